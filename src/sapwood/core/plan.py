@@ -1,0 +1,145 @@
+"""What the scheduler asks of the engine for one step, and what comes back.
+
+The only thing that scheduler and engine share. Integers and numpy arrays, no torch. Invariant: device-visible state (token
+table, page table, KV rows, sampler state) changes only as a plan says, in the order of the fields of `StepPlan`.
+
+    token table  [slots, max_len]  ids by (slot, position)           written by SlotStart and by sampling
+    page table   [slots, max_len]  raw KV locations by the same key  written by TableWrite
+    KV store     [locations, ...]  one row per token                 written by copies and by the forward pass
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
+
+Int32Array = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStart:
+    """A request takes a slot: its known ids go to the token table from position 0, its parameters to the sampler.
+
+    `token_ids` holds prompt and already emitted completion ids (after retraction or replay); `num_prompt` is the border.
+    `params.seed` is always set. The random numbers of position p are keyed by (seed, sample_index, p, purpose).
+    """
+
+    slot: int
+    token_ids: Int32Array
+    num_prompt: int
+    params: SamplingParams
+    logprobs: LogprobOptions
+    sample_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableWrite:
+    """Positions [position, position + len(locations)) of a slot's page-table row become `locations`."""
+
+    slot: int
+    position: int
+    locations: Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """One row of the batch: compute positions [first, first + count) of the request in `slot`.
+
+    If `samples`, the logits of the last position choose the id of position first + count, which the engine writes to the
+    token table. A row reports prompt log-probabilities for the positions p in (first, first + count] with
+    `logprobs.prompt_start <= p < num_prompt`.
+    """
+
+    slot: int
+    first: int
+    count: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step, applied top to bottom: starts, table writes, copies, then the forward pass over `rows` and sampling.
+
+    `copies` has shape [C, 2]: the KV rows of location `copies[i, 0]` (all layers) are copied to location `copies[i, 1]`.
+    Decode rows come first. An empty `rows` is legal (a plan that only moves state).
+    """
+
+    step: int
+    starts: tuple[SlotStart, ...]
+    writes: tuple[TableWrite, ...]
+    copies: Int32Array
+    rows: tuple[RowRun, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed by this step."""
+        return sum(row.count for row in self.rows)
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What a finished step produced, in the order of the plan's rows.
+
+    `token_ids[i]` is the id sampled for row i, -1 if the row did not sample. `logprobs` maps row index to the sampled
+    position's log-probabilities, `prompt_logprobs` row index to (first reported position, one entry per position).
+    """
+
+    step: int
+    token_ids: list[int]
+    logprobs: dict[int, TokenLogprobs] = {}
+    prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """The engine's facts that the scheduler works with. Locations are `page * page_size + offset`, page in [0, num_pages)."""
+
+    num_slots: int
+    max_len: int
+    num_pages: int
+    page_size: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+
+class Pending(Protocol):
+    """A launched step."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        ...
+
+    def wait(self) -> StepResult:
+        """Block until the step has finished on the device and its ids are on the host."""
+        ...
+
+
+class Engine(Protocol):
+    """The seam between the worker's loop and whatever computes: torch, native code, or the null model."""
+
+    @property
+    def limits(self) -> EngineLimits: ...
+
+    def launch(self, plan: StepPlan) -> Pending:
+        """Queue one step on the compute stream and return; steps run in the order of their launches."""
+        ...
+
+    def close(self) -> None:
+        """Wait for launched steps and release the device."""
+        ...
+
+
+def no_copies() -> Int32Array:
+    """The empty `StepPlan.copies`."""
+    return np.empty((0, 2), dtype=np.int32)
+
+
+def as_ids(token_ids: Sequence[int]) -> Int32Array:
+    """Token ids as the int32 array that plans carry."""
+    return np.asarray(token_ids, dtype=np.int32)
