@@ -1,0 +1,1 @@
+"""Sapwood: an LLM serving engine."""

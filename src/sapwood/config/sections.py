@@ -1,0 +1,109 @@
+"""The resolved configuration: one frozen section for each component, nothing left to look up.
+
+Each component is handed its own section and sees no other. Invariant: a value is final, or None where only the component
+can know (the checkpoint's context length, the memory of a CUDA device); msgspec encodes and decodes a whole `Config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which checkpoint, and how it is read. `context_length=None`: the checkpoint's own; `random_seed` makes dummy weights."""
+
+    model_path: str
+    tokenizer_path: str | None
+    served_model_name: str
+    load_format: str
+    context_length: int | None
+    chat_template: str | None
+    random_seed: int
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the fake model (table-driven logits, byte tokenizer) is asked for."""
+        return self.model_path == "null"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSection:
+    """Device, arithmetic and KV memory. Sizes are per rank; None: decided from the device's memory when weights are loaded."""
+
+    device: str
+    dtype: str
+    kv_cache_dtype: str
+    tp_size: int
+    cpu_threads: int
+    page_size: int
+    max_running_requests: int
+    mem_fraction_static: float | None
+    kv_cache_bytes: int | None
+    max_total_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSection:
+    """What one step may hold. `chunked_prefill_size=None` means no limit on one step but `max_prefill_tokens`."""
+
+    policy: str
+    mode: str
+    prefix_cache: str
+    chunked_prefill_size: int | None
+    max_prefill_tokens: int
+    max_running_requests: int
+    conservativeness: float
+    overlap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSection:
+    """The HTTP surface. A key of None asks for none; `random_seed` draws the seeds of requests that bring none."""
+
+    host: str
+    port: int
+    served_model_name: str
+    api_key: str | None
+    admin_api_key: str | None
+    enable_metrics: bool
+    max_queued_requests: int
+    allow_auto_truncate: bool
+    stream_interval: int
+    incremental_streaming_output: bool
+    random_seed: int
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSection:
+    """The processes. Times in seconds; `tokenizer_worker_num=0` and `inline_detokenizer` put the part inside the server."""
+
+    tp_size: int
+    tokenizer_worker_num: int
+    inline_detokenizer: bool
+    restart: str
+    startup_timeout_s: float
+    drain_timeout_s: float
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An option that nobody set and whose value depends on this machine or on other options, with the reason."""
+
+    option: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All sections, and the automatic choices in the order in which they were made."""
+
+    model: ModelOptions
+    engine: EngineSection
+    scheduler: SchedulerSection
+    server: ServerSection
+    launch: LaunchSection
+    choices: tuple[Choice, ...]

@@ -1,0 +1,73 @@
+"""A worker inside the calling process, driven turn by turn: what the offline API owns instead of processes.
+
+Owns a scheduler, an engine and one of the two loops; does not know text or sockets. Invariant: the same loops, plans and messages
+as in a worker process, so what holds for one holds for the other.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from sapwood.core.plan import Engine, StepResult
+from sapwood.messages.types import Answer, StepInputs, TokenEvent, ToWorker
+from sapwood.scheduler.scheduler import Scheduler, StepOutcome
+from sapwood.worker.loop import overlapped, plain
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNews:
+    """What one turn brought."""
+
+    events: list[TokenEvent]
+    answers: list[Answer]
+
+
+@dataclass(slots=True)
+class LocalPort:
+    """A `Port` whose mailbox is a list."""
+
+    messages: list[ToWorker] = field(default_factory=list)
+    events: list[TokenEvent] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
+        """Never blocks: the driver only turns the loop when there is something to do."""
+        messages, self.messages = self.messages, []
+        return StepInputs(messages=messages, results=results, now_s=time.monotonic())
+
+    def publish(self, outcome: StepOutcome) -> None:
+        self.events += outcome.events
+        self.answers += outcome.answers
+
+    def take(self) -> WorkerNews:
+        """Everything published since the last call."""
+        news = WorkerNews(self.events, self.answers)
+        self.events, self.answers = [], []
+        return news
+
+
+class WorkerCore:
+    """Rank 0 without a process around it."""
+
+    def __init__(self, scheduler: Scheduler, engine: Engine, overlap: bool) -> None:
+        self.scheduler = scheduler
+        self.engine = engine
+        self._port = LocalPort()
+        self._turns = (overlapped if overlap else plain)(scheduler, engine, self._port)
+
+    def step(self, messages: list[ToWorker]) -> WorkerNews:
+        """One turn of the loop; raises EngineFailed when a step failed, after which the worker is of no more use."""
+        self._port.messages += messages
+        next(self._turns)
+        return self._port.take()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether some request is unfinished or some launched step unconfirmed."""
+        return self.scheduler.has_work
+
+    def close(self) -> None:
+        """Wait for launched steps and release the engine."""
+        self._turns.close()
+        self.engine.close()
