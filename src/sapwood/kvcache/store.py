@@ -1,7 +1,7 @@
 """The KV store: for every layer, one row of keys and one of values per location.
 
-Does not know pages, slots or requests; a location is a row number. Invariant: rows start as zeros and change only through a
-forward pass (at its step's locations) or `copy_rows`.
+Does not know pages, slots or requests; a location is a row number. Invariant: a row means nothing until it is written, and
+it changes only through a forward pass (at its step's locations) or `copy_rows`. On a CPU a row that is not used costs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class KVStore:
         self, shapes: Sequence[AttentionShape], num_locations: int, dtype: torch.dtype, device: torch.device, kernels: Kernels
     ) -> None:
         def rows(shape: AttentionShape) -> Tensor:
-            return torch.zeros(num_locations, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device)
+            return torch.empty(num_locations, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device)
 
         self.layers = [KVLayer(rows(shape), rows(shape)) for shape in shapes]
         self.device = device
