@@ -60,7 +60,7 @@ def comparable(driver: Driver, number: int) -> object:
 
 @pytest.mark.parametrize(("page_size", "mode", "chunk"), list(product([1, 16], ["mixed", "prefill-first"], CHUNKS)))
 def test_same_tokens_however_scheduled(alone: list[object], page_size: int, mode: str, chunk: str) -> None:
-    for overlap, cache in product([False, True], ["radix", "chunk"]):
+    for overlap, cache in product([False, True], ["radix", "hash", "chunk"]):
         driver = heard(overlap, cache, CHUNKS[chunk], page_size, mode)
         assert [comparable(driver, request.number) for request in requests()] == alone
 

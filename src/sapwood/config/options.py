@@ -67,7 +67,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("max_total_tokens", "memory", "int", None, check=at_least(1), automatic="what the memory holds",
            help="Size of the KV cache in tokens; the smaller of this and the memory counts."),
     Option("page_size", "memory", "int", 16, check=power_of_two, help="Tokens in one page of the KV cache."),
-    Option("disable_radix_cache", "memory", "bool", False, help="Do not reuse the KV cache of shared prefixes."),
+    Option("radix_eviction_policy", "memory", "str", "lru", values=same("lru", "lfu", "slru", "fifo", "priority", "tlru"),
+           help="Which cached pages go first when memory is needed; `tlru` spares what would make a first token late."),
+    Option("prefix_cache", "memory", "str", "radix", values=same("radix", "hash", "chunk"),
+           help="How shared prefixes are found: token by token, by hashes of whole pages, or not at all."),
+    Option("disable_radix_cache", "memory", "bool", False, help="The same as `--prefix-cache chunk`, as SGLang spells it."),
 
     Option("schedule_policy", "scheduling", "str", "fcfs", values=same("fcfs", "lpm"),
            help="Order in which waiting requests are tried: first come, or longest cached prefix."),

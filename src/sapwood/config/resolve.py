@@ -112,7 +112,8 @@ def _scheduler(pick: _Chooser, engine: EngineSection) -> SchedulerSection:
     return SchedulerSection(
         policy=pick.get("schedule_policy"),
         mode=pick.get("schedule_mode"),
-        prefix_cache="chunk" if pick.get("disable_radix_cache") else "radix",
+        prefix_cache="chunk" if pick.get("disable_radix_cache") else pick.get("prefix_cache"),
+        eviction=pick.get("radix_eviction_policy"),
         chunked_prefill_size=pick.get("chunked_prefill_size"),
         max_prefill_tokens=pick.get("max_prefill_tokens"),
         max_running_requests=engine.max_running_requests,
@@ -160,6 +161,8 @@ def _refuse_contradictions(raw: RawOptions) -> None:
         raise ConfigError("--kv-cache-bytes and --mem-fraction-static both set the size of the KV cache; leave one of them out")
     if raw.get("device") == "cpu" and raw.get("dtype") == "float16":
         raise ConfigError("--dtype float16 does not run on a CPU; take float32 or bfloat16")
+    if raw.get("disable_radix_cache") and raw.get("prefix_cache") == "hash":
+        raise ConfigError("--disable-radix-cache contradicts --prefix-cache hash; leave one of them out")
     chunk, page = raw.get("chunked_prefill_size"), raw.get("page_size")
     if chunk is not None and chunk != -1 and chunk < page:
         raise ConfigError(f"--chunked-prefill-size {chunk} is less than --page-size {page}; make it at least one page")

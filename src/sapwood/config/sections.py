@@ -52,6 +52,7 @@ class SchedulerSection:
     policy: str
     mode: str
     prefix_cache: str
+    eviction: str
     chunked_prefill_size: int | None
     max_prefill_tokens: int
     max_running_requests: int | None

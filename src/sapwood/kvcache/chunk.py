@@ -26,7 +26,7 @@ class NoReuse:
         """Nothing is ever known."""
         return Match(namespace, 0, [])
 
-    def lock(self, match: Match[None], *, with_source: bool = False) -> Lock[None]:
+    def lock(self, match: Match[None], *, with_source: bool = False, priority: int = 0) -> Lock[None]:
         """Count a user."""
         self._num_users += 1
         return Lock(None, None)
@@ -35,11 +35,11 @@ class NoReuse:
         """Drop a user."""
         self._num_users -= 1
 
-    def insert(self, handle: None, run: bytes, pages: Sequence[int]) -> Insertion[None]:
+    def insert(self, handle: None, run: bytes, pages: Sequence[int], *, priority: int = 0) -> Insertion[None]:
         """Leave the pages with the caller."""
         return Insertion(None, [], False)
 
-    def insert_tail(self, handle: None, run: bytes, page: int) -> bool:
+    def insert_tail(self, handle: None, run: bytes, page: int, *, priority: int = 0) -> bool:
         """Leave the page with the caller."""
         return False
 

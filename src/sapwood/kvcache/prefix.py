@@ -79,19 +79,19 @@ class PrefixIndex(Protocol[H]):
         """The longest prefix of `run` that is known; changes nothing but recency (`touch=False`: nothing at all)."""
         ...
 
-    def lock(self, match: Match[H], *, with_source: bool = False) -> Lock[H]:
-        """Count a user on the matched path, and on the partly matched page when asked; locked pages stay."""
+    def lock(self, match: Match[H], *, with_source: bool = False, priority: int = 0) -> Lock[H]:
+        """Count a user of that priority on the matched path, and on the partly matched page when asked; locked pages stay."""
         ...
 
     def unlock(self, handle: H) -> None:
         """Drop one user from the path that ends at `handle`."""
         ...
 
-    def insert(self, handle: H, run: bytes, pages: Sequence[int]) -> Insertion[H]:
+    def insert(self, handle: H, run: bytes, pages: Sequence[int], *, priority: int = 0) -> Insertion[H]:
         """Extend a locked path by whole pages that hold `run`; the caller's user moves to the new end."""
         ...
 
-    def insert_tail(self, handle: H, run: bytes, page: int) -> bool:
+    def insert_tail(self, handle: H, run: bytes, page: int, *, priority: int = 0) -> bool:
         """Offer a partly filled page that continues a locked path; True when the index took it."""
         ...
 

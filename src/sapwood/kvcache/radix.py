@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sapwood.core.request import ID_BYTES
-from sapwood.kvcache.eviction import EvictionQueue, is_evictable_leaf
+from sapwood.kvcache.eviction import EvictionQueue
 from sapwood.kvcache.pages import PagePool
 from sapwood.kvcache.policy import eviction_policies
 from sapwood.kvcache.prefix import Insertion, Lock, Match, prefix_indexes
@@ -28,7 +28,8 @@ class RadixIndex:
         self._page_bytes = pool.page_size * ID_BYTES
         self._roots: dict[str, RadixNode] = {}
         self._dead_roots: list[RadixNode] = []
-        self._queue = EvictionQueue(eviction_policies.get(eviction))
+        self._policy = eviction_policies.get(eviction)
+        self._queue: EvictionQueue[RadixNode] = EvictionQueue(self._policy)
         self._clock = 0
         self._revision = 0
         self._num_nodes = 0
@@ -72,21 +73,23 @@ class RadixIndex:
         return (node, num_rows) if num_rows else (None, 0)
 
     # ------------------------------------------------------------------------------------------------- users
-    def lock(self, match: Match[RadixNode], *, with_source: bool = False) -> Lock[RadixNode]:
+    def lock(self, match: Match[RadixNode], *, with_source: bool = False, priority: int = 0) -> Lock[RadixNode]:
         """Count a user on the matched path; the tree is split so that not a page more is held."""
         if match.revision != self._revision:
             raise RuntimeError("a match was locked after the index changed; match again")
         if match.node is None:
             root = self._roots.setdefault(match.namespace, RadixNode(b"", [], None))
             root.namespace = match.namespace
-            self._add_user(root)
+            self._use(root, priority)
             return Lock(root, None)
         end = self._split(match.node, match.num_node_pages)
-        self._add_user(end)
+        for node in end.path():
+            self._use(node, priority)
         if not with_source or match.source is None:
             return Lock(end, None)
         source = self._split(match.source, 1)
-        self._add_user(source)
+        for node in source.path():
+            self._use(node, priority)
         return Lock(end, source)
 
     def unlock(self, handle: RadixNode) -> None:
@@ -100,17 +103,15 @@ class RadixIndex:
                 else:
                     self._queue_if_leaf(node)
 
-    def _add_user(self, handle: RadixNode) -> None:
-        for node in handle.path():
-            self._use(node)
-
-    def _use(self, node: RadixNode) -> None:
+    def _use(self, node: RadixNode, priority: int) -> None:
         node.num_users += 1
+        node.num_hits += 1
+        node.priority = max(node.priority, priority)
         if node.num_users == 1:
             self.num_evictable -= len(node.pages)
 
     # ------------------------------------------------------------------------------------------------- growing
-    def insert(self, handle: RadixNode, run: bytes, pages: Sequence[int]) -> Insertion[RadixNode]:
+    def insert(self, handle: RadixNode, run: bytes, pages: Sequence[int], *, priority: int = 0) -> Insertion[RadixNode]:
         """Walk along what is known already, then hang the rest below (or append it to a node that only the caller uses)."""
         self._clock += 1
         node, shared = handle, list[int]()
@@ -121,14 +122,14 @@ class RadixIndex:
                 break
             node = self._split(child, num_common_tokens(child.key, run, position) // self._pool.page_size)
             node.last_used = self._clock
-            self._use(node)
+            self._use(node, priority)
             shared += node.pages
         fresh = list(pages[len(shared) :])
         if fresh:
-            node = self._append(node, run[len(shared) * self._page_bytes :], fresh)
+            node = self._append(node, run[len(shared) * self._page_bytes :], fresh, priority)
         return Insertion(node, shared, True)
 
-    def _append(self, node: RadixNode, run: bytes, pages: list[int]) -> RadixNode:
+    def _append(self, node: RadixNode, run: bytes, pages: list[int], priority: int) -> RadixNode:
         self._revision += 1
         self.num_pages += len(pages)
         if node.num_users == 1 and not node.children and node.parent is not None:
@@ -136,11 +137,12 @@ class RadixIndex:
             node.pages += pages
         else:
             node = self._hang(node, run, pages)
-            node.num_users = 1
-        node.last_used = self._clock
+            node.num_users = 1  # who computed it did not find it, so this is no hit
+        node.last_used, node.reach = self._clock, max(node.reach, node.end)
+        node.priority = max(node.priority, priority)
         return node
 
-    def insert_tail(self, handle: RadixNode, run: bytes, page: int) -> bool:
+    def insert_tail(self, handle: RadixNode, run: bytes, page: int, *, priority: int = 0) -> bool:
         """Hang a partly filled page below the path, unless a sibling holds its tokens already."""
         closest, num_rows = handle.closest_child(run)
         if handle.is_dead or num_rows * ID_BYTES == len(run):
@@ -148,7 +150,7 @@ class RadixIndex:
         self._clock += 1
         self._revision += 1
         tail = self._hang(handle, run, [page])
-        tail.last_used = self._clock
+        tail.priority = priority
         self.num_pages += 1
         self.num_evictable += 1
         self._queue_if_leaf(tail)
@@ -162,6 +164,7 @@ class RadixIndex:
             if not old.num_users:
                 self._remove(old)
         child = RadixNode(run, pages, parent)
+        child.created, child.last_used, child.reach = self._clock, self._clock, child.end
         parent.add_child(child, self._page_bytes)
         self._num_nodes += 1
         return child
@@ -170,13 +173,7 @@ class RadixIndex:
         """The node that ends after the first `num_pages` of `node`; new unless that is all of it."""
         if num_pages == len(node.pages):
             return node
-        assert node.parent is not None
-        border = num_pages * self._page_bytes
-        upper = RadixNode(node.key[:border], node.pages[:num_pages], node.parent)
-        upper.num_users, upper.last_used = node.num_users, node.last_used
-        node.parent.replace_child(node, upper, self._page_bytes)
-        node.key, node.pages, node.parent = node.key[border:], node.pages[num_pages:], upper
-        upper.add_child(node, self._page_bytes)
+        upper = node.cut_above(num_pages, self._page_bytes)
         self._num_nodes += 1
         self._revision += 1
         return upper
@@ -189,7 +186,8 @@ class RadixIndex:
             leaf = self._queue.pop()
             if leaf is None:
                 break
-            count = min(num_pages - num_freed, len(leaf.pages))
+            num_spare = max(self._policy.spare(leaf) // self._pool.page_size, 1)
+            count = min(num_pages - num_freed, len(leaf.pages), num_spare)
             num_freed += count
             if count == len(leaf.pages):
                 self._remove(leaf)
@@ -214,6 +212,7 @@ class RadixIndex:
             return
         self._num_nodes -= 1
         parent.remove_child(node, self._page_bytes)
+        parent.reach = max(parent.reach, node.reach)
         if not parent.num_users:
             self._queue_if_leaf(parent)
 
@@ -224,7 +223,7 @@ class RadixIndex:
         self._revision += 1
 
     def _queue_if_leaf(self, node: RadixNode) -> None:
-        if is_evictable_leaf(node):
+        if node.is_free_leaf:
             self._queue.push(node, self._num_nodes)
         elif self._roots.get(node.namespace) is node and not node.children:
             del self._roots[node.namespace]

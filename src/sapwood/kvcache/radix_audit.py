@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from sapwood.core.request import ID_BYTES
-from sapwood.kvcache.eviction import is_evictable_leaf
 from sapwood.kvcache.radix_node import RadixNode
 
 
@@ -48,11 +47,13 @@ def _node_violations(node: RadixNode, page_bytes: int, num_users: int) -> Iterat
     if node.num_users != num_users:
         yield f"{where}: counts {node.num_users} users, has {num_users}"
     if node.parent is not None:
+        if node.start != node.parent.end or node.reach < node.end:
+            yield f"{where}: begins at {node.start} below {node.parent.end}, or reaches less far than it ends"
         num_tokens = len(node.key) // ID_BYTES
         is_tail = len(node.pages) == 1 and 0 < len(node.key) < page_bytes and not node.children
         if not node.pages or (len(node.key) != len(node.pages) * page_bytes and not is_tail):
             yield f"{where}: {num_tokens} tokens in {len(node.pages)} pages"
-        if is_evictable_leaf(node) and not node.is_queued:
+        if node.is_free_leaf and not node.is_queued:
             yield f"{where}: unlocked leaf that can never be evicted"
     if node.child_keys != sorted(set(node.child_keys)):
         yield f"{where}: children are not sorted or begin alike"

@@ -28,7 +28,8 @@ def num_common_tokens(key: bytes | bytearray, run: bytes, start: int = 0) -> int
 
 class RadixNode:
     """A run of tokens below `parent`: `key` bytes, the `pages` that hold them, `num_users` requests on paths through
-    here. `namespace` is set on roots only; a dead node was flushed while in use, a superseded tail was while copied from."""
+    here. `namespace` is set on roots only; a dead node was flushed while in use, a superseded tail was while copied from.
+    `start` is how many tokens lie above; for the rest see `policy.Evictable`."""
 
     __slots__ = (
         "key",
@@ -38,7 +39,12 @@ class RadixNode:
         "child_keys",
         "children",
         "num_users",
+        "start",
+        "reach",
+        "created",
         "last_used",
+        "num_hits",
+        "priority",
         "is_queued",
         "is_dead",
         "is_superseded",
@@ -52,10 +58,37 @@ class RadixNode:
         self.child_keys: list[bytes] = []
         self.children: list[RadixNode] = []
         self.num_users = 0
+        self.start: int = parent.end if parent is not None else 0
+        self.reach = 0
+        self.created = 0
         self.last_used = 0
+        self.num_hits = 0
+        self.priority = 0
         self.is_queued = False
         self.is_dead: bool = parent.is_dead if parent is not None else False
         self.is_superseded = False
+
+    @property
+    def end(self) -> int:
+        """How many tokens the path down to the node's end holds."""
+        return self.start + len(self.key) // ID_BYTES
+
+    @property
+    def is_free_leaf(self) -> bool:
+        """Whether nobody uses the node, nothing hangs below it, and it is part of the tree (a root or a removed node is not)."""
+        return self.parent is not None and not self.num_users and not self.children and bool(self.pages)
+
+    def cut_above(self, num_pages: int, page_bytes: int) -> RadixNode:
+        """A new node, in this one's place, that takes its first `num_pages`; this one keeps the rest, and hangs below."""
+        assert self.parent is not None
+        border = num_pages * page_bytes
+        upper = RadixNode(self.key[:border], self.pages[:num_pages], self.parent)
+        upper.num_users, upper.created, upper.last_used = self.num_users, self.created, self.last_used
+        upper.num_hits, upper.priority, upper.reach = self.num_hits, self.priority, upper.end
+        self.parent.replace_child(self, upper, page_bytes)
+        self.key, self.pages, self.parent, self.start = self.key[border:], self.pages[num_pages:], upper, upper.end
+        upper.add_child(self, page_bytes)
+        return upper
 
     def child_at(self, page_run: bytes) -> RadixNode | None:
         """The child that begins with exactly this page (or tail) of tokens."""

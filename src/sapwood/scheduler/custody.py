@@ -80,7 +80,7 @@ class Custody:
         num_missing = num_wanted - len(match.pages)
         if num_missing > self.num_available - num_promised:
             return None
-        lock = self.index.lock(match, with_source=use_source)
+        lock = self.index.lock(match, with_source=use_source, priority=request.priority)
         source = lock.source
         if source is not None and num_missing > self.num_available - num_promised:
             self.index.unlock(source)
@@ -117,7 +117,8 @@ class Custody:
         """Move pages up to `num_full` to the index; returns those that were duplicates of what it knew."""
         first = resident.num_shared
         run = resident.request.run(first * self._page_size, num_full * self._page_size)
-        insertion = self.index.insert(resident.handle, run, resident.pages[first:num_full])
+        pages, priority = resident.pages[first:num_full], resident.request.priority
+        insertion = self.index.insert(resident.handle, run, pages, priority=priority)
         if not insertion.is_taken:
             return []
         num_known = len(insertion.shared)
@@ -162,7 +163,9 @@ class Custody:
         num_kept = resident.num_shared
         if num_rows and num_kept == num_full:
             tail = resident.request.run(num_confirmed - num_rows, num_confirmed)
-            num_kept += self.index.insert_tail(resident.handle, tail, resident.pages[num_full])
+            num_kept += self.index.insert_tail(
+                resident.handle, tail, resident.pages[num_full], priority=resident.request.priority
+            )
         self.pool.give_back(resident.pages[num_kept:])
         self.index.unlock(resident.handle)
         self._free_slots.append(resident.slot)

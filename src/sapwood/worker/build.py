@@ -174,6 +174,7 @@ def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> Schedul
         policy=section.policy,
         mode=section.mode,
         cache=section.prefix_cache,
+        eviction=section.eviction,
         conservativeness=section.conservativeness,
     )
 

@@ -240,7 +240,7 @@ def test_kinds_come_from_the_registry(name: str) -> None:
 
 
 def test_unknown_kinds_and_policies_are_errors_that_list_the_known() -> None:
-    with pytest.raises(ConfigError, match="chunk, radix"):
+    with pytest.raises(ConfigError, match="chunk, hash, radix"):
         prefix_indexes.get("hash-map")
     with pytest.raises(ConfigError, match="lru"):
         prefix_indexes.get("radix")(PagePool(4, 1), "mru")
