@@ -225,7 +225,7 @@ def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[Wo
     except BaseException:
         followers.close()
         raise
-    worker = WorkerCore(built.scheduler, built.engine, config.scheduler.overlap, followers.share)
+    worker = WorkerCore(built.scheduler, built.engine, config.scheduler.overlap, followers.share, built.transfers)
     return worker, followers, built.engine.limits
 
 

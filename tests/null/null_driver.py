@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+from null_storage import SlowStorage
 
 from sapwood.core.plan import EngineLimits
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
@@ -37,8 +38,16 @@ class Driver:
     """One replica on the null engine. `heard` maps request numbers to what came back."""
 
     def __init__(
-        self, limits: EngineLimits, options: SchedulerOptions, *, overlap: bool = False, engine: NullOptions | None = None
+        self,
+        limits: EngineLimits,
+        options: SchedulerOptions,
+        *,
+        overlap: bool = False,
+        engine: NullOptions | None = None,
+        storage: SlowStorage | None = None,
     ) -> None:
+        self.storage = storage or SlowStorage(0)
+        self.now_s = 0.0
         self.scheduler = Scheduler(limits, options)
         self.engine = NullEngine(limits, engine or NullOptions(is_racy=overlap))
         self.overlap = overlap
@@ -55,7 +64,10 @@ class Driver:
         while len(self._in_flight) > depth or (self._in_flight and self._starved):
             results.append(self._in_flight.popleft().wait())
         was_busy = bool(self._in_flight)
-        outcome = self.scheduler.step(StepInputs(messages=list(messages), results=results))
+        done, self.now_s = self.storage.turn(self.engine.host_pages), self.now_s + 0.1
+        inputs = StepInputs(messages=list(messages), results=results, transfers=done, now_s=self.now_s)
+        outcome = self.scheduler.step(inputs)
+        self.storage.submit(outcome.transfers, self.engine.host_pages)
         for event in outcome.events:
             self._hear(event)
         self.answers += outcome.answers
@@ -63,7 +75,7 @@ class Driver:
         if outcome.plan is not None:
             self.plans.append(outcome.plan)
             self._in_flight.append(self.engine.launch(outcome.plan))
-        elif not was_busy and self.scheduler.has_work:
+        elif not was_busy and not self.storage.is_busy and not done and self.scheduler.has_work:
             self.num_stalls += 1
         problems = self.scheduler.check()
         assert not problems, problems
@@ -74,7 +86,7 @@ class Driver:
         """Send messages and go on until idle."""
         self.tick(*messages)
         for _ in range(max_steps):
-            if self.scheduler.idle:
+            if self.scheduler.idle and not self.storage.is_busy:
                 return
             self.tick()
             assert self.num_stalls == 0, "nothing was launched although work is left and nothing is in flight"

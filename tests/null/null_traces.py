@@ -11,11 +11,14 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from null_driver import Driver, Heard, submit
+from null_storage import SlowStorage
 
 from sapwood.core.plan import EngineLimits
 from sapwood.core.sampling import LogprobOptions, TokenLogprobs
 from sapwood.engine.null import NullOptions
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE, NullModel
+from sapwood.kvcache.prefetch import PREFETCH_POLICIES
+from sapwood.kvcache.tiers import WRITE_POLICIES, TierOptions
 from sapwood.messages.types import Abort, Flush, Stop, Submit, ToWorker
 from sapwood.scheduler import SchedulerOptions
 
@@ -43,9 +46,9 @@ class World:
     options: SchedulerOptions
     overlap: bool
 
-    def driver(self) -> Driver:
+    def driver(self, storage: SlowStorage | None = None) -> Driver:
         engine = NullOptions(eos_probability=EOS_PROBABILITY, is_racy=self.overlap)
-        return Driver(self.limits, self.options, overlap=self.overlap, engine=engine)
+        return Driver(self.limits, self.options, overlap=self.overlap, engine=engine, storage=storage)
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,18 @@ class Trace:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn, host_pages: tuple[int, ...] = (0, 0, 3, 64)) -> World:
     """Small engines, down to a pool that holds little more than one request."""
     page_size = draw(st.sampled_from([1, 2, 3, 4, 16]))
     num_tokens = draw(st.sampled_from([48, 64, 72, 80, 100, 150, 250]))
     limits = EngineLimits(
-        draw(st.sampled_from([1, 2, 4, 6])), MAX_LEN, max(num_tokens // page_size, 1), page_size, VOCAB_SIZE, (EOS_ID,)
+        draw(st.sampled_from([1, 2, 4, 6])),
+        MAX_LEN,
+        max(num_tokens // page_size, 1),
+        page_size,
+        VOCAB_SIZE,
+        (EOS_ID,),
+        num_host_pages=draw(st.sampled_from(host_pages)),
     )
     options = SchedulerOptions(
         step_token_budget=draw(st.sampled_from([1, 3, 8, 16, None])),
@@ -81,6 +90,11 @@ def worlds(draw: st.DrawFn) -> World:
         mode=draw(st.sampled_from(["mixed", "prefill-first"])),
         cache=draw(st.sampled_from(["radix", "radix", "radix", "hash", "chunk"])),
         eviction=draw(st.sampled_from(["lru", "lfu", "slru", "fifo", "priority", "tlru"])),
+        tiers=TierOptions(
+            write_policy=draw(st.sampled_from(WRITE_POLICIES)),
+            has_storage=draw(st.booleans()),
+            prefetch=draw(st.sampled_from(PREFETCH_POLICIES)),
+        ),
         init_new_token_ratio=draw(st.sampled_from([0.01, 0.01, 0.3, 1.0])),
         max_reserved_tokens=draw(st.sampled_from([1, 4, 4096])),
         follow_tokens=draw(st.sampled_from([1, 4, 32])),
@@ -154,9 +168,9 @@ def _maybe_replayed(chance: random.Random, model: NullModel, request: Submit, pr
     return submit(request.number, prompt + emitted, group=request.group, num_emitted=len(emitted), **facts, **more)
 
 
-def play(world: World, trace: Trace, max_turns: int = 6000) -> Driver:
+def play(world: World, trace: Trace, max_turns: int = 6000, storage: SlowStorage | None = None) -> Driver:
     """Run the trace to its end; the server's stops are sent when the tokens have been heard."""
-    driver, stops = world.driver(), dict(trace.stops)
+    driver, stops = world.driver(storage or SlowStorage(trace.seed, loss=0.1)), dict(trace.stops)
     last_turn = max(trace.messages)
     for turn in range(max_turns):
         messages = list(trace.messages.get(turn, ()))
@@ -167,7 +181,8 @@ def play(world: World, trace: Trace, max_turns: int = 6000) -> Driver:
                 messages.append(Stop(number, trace.submits[number].num_emitted + num_tokens))
         driver.tick(*messages)
         assert driver.num_stalls == 0, "work is left, nothing is in flight, and nothing was launched"
-        if turn >= last_turn and driver.scheduler.idle:
+        if turn >= last_turn and driver.scheduler.idle and not driver.storage.is_busy:
+            driver.tick()
             return driver
     raise AssertionError(f"somebody starves: not idle after {max_turns} turns")
 

@@ -6,11 +6,16 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import Phase, given, settings
+from null_storage import SlowStorage
 from null_traces import Trace, World, judge, play, trace_settings, traces, worlds
 
 from sapwood.core.request import Request
 from sapwood.errors import EngineFailed
+from sapwood.kvcache.host_tier import HostTier
+from sapwood.kvcache.prefetch import Prefetcher
+from sapwood.kvcache.prefix import HostPage
 from sapwood.kvcache.radix import RadixIndex
+from sapwood.kvcache.tiers import Tiers
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.decode import Decoder
 from sapwood.scheduler.inbox import Inbox
@@ -105,6 +110,34 @@ def tombstones_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Inbox, "_submit", planted)
 
 
+def host_pages_are_given_away_while_a_plan_is_to_load_them(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Tiers, "hold", lambda self, entries: None)
+    release = HostTier.release
+    patch.setattr(HostTier, "release", lambda self, entry: release(self, entry) if entry.num_users else None)
+
+
+def host_pages_are_given_away_while_storage_reads_them(patch: pytest.MonkeyPatch) -> None:
+    store = Prefetcher.store
+
+    def planted(self: Prefetcher, entries: list[HostPage]) -> None:
+        store(self, entries)
+        for entry in entries:
+            self._tier.release(entry)
+            self._tier.reserve(b"somebody else")
+
+    patch.setattr(Prefetcher, "store", planted)
+
+
+def pages_that_were_not_read_are_found(patch: pytest.MonkeyPatch) -> None:
+    fetched = Prefetcher._fetched
+    patch.setattr(Prefetcher, "_fetched", lambda self, search, count: fetched(self, search, len(search.entries)))
+
+
+def saves_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    move = PlanBuilder.move_pages
+    patch.setattr(PlanBuilder, "move_pages", lambda self, saves, loads: move(self, saves[:-1], loads))
+
+
 PLANTS: list[Plant] = [
     pages_of_ended_requests_are_freed_without_draining,
     duplicates_are_freed_but_rows_not_repointed,
@@ -117,6 +150,10 @@ PLANTS: list[Plant] = [
     pages_are_handed_out_without_retracting,
     a_retracted_request_starts_anew,
     tombstones_are_forgotten,
+    host_pages_are_given_away_while_a_plan_is_to_load_them,
+    host_pages_are_given_away_while_storage_reads_them,
+    pages_that_were_not_read_are_found,
+    saves_are_forgotten,
 ]
 
 
@@ -127,7 +164,9 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
     @settings(trace_settings(600), phases=[Phase.generate], report_multiple_bugs=False)
     @given(worlds(), traces())
     def whatever_arrives_the_laws_hold(world: World, trace: Trace) -> None:
-        judge(world, trace, play(world, trace, max_turns=1500))
+        storage = SlowStorage(trace.seed, loss=0.1)
+        for _ in range(2 if world.options.tiers.has_storage and world.limits.num_host_pages else 1):  # then with full storage
+            judge(world, trace, play(world, trace, max_turns=1500, storage=storage))
 
     with pytest.raises((AssertionError, EngineFailed, RuntimeError)):
         whatever_arrives_the_laws_hold()

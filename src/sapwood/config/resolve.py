@@ -16,11 +16,22 @@ from typing import Any
 
 from sapwood.config.options import BY_NAME
 from sapwood.config.raw import RawOptions
-from sapwood.config.sections import Choice, Config, EngineSection, LaunchSection, ModelOptions, SchedulerSection, ServerSection
+from sapwood.config.sections import (
+    CacheSection,
+    Choice,
+    Config,
+    EngineSection,
+    LaunchSection,
+    ModelOptions,
+    SchedulerSection,
+    ServerSection,
+)
 from sapwood.errors import ConfigError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 SMALL_HOST_CORES = 4
+CUDA_HOST_RATIO = 2.0
+CPU_HOST_RATIO = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,7 @@ def resolve(raw: RawOptions, host: HostFacts) -> Config:
     on_cuda = host.has_cuda and model_path != "null"
     why = "a CUDA device is present" if on_cuda else "no CUDA device can be used"
     device = pick.choose("device", "cuda" if on_cuda else "cpu", why)
+    _refuse_tiers(raw, device)
     seed = pick.choose("random_seed", secrets.randbits(62), "drawn; set it to repeat this run")
     model = ModelOptions(
         model_path=model_path,
@@ -105,7 +117,39 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         kv_cache_bytes=pick.get("kv_cache_bytes"),
         max_total_tokens=pick.get("max_total_tokens"),
         null_step_ms=pick.get("null_step_ms"),
+        cache=_cache(pick, on_cpu),
     )
+
+
+def _cache(pick: _Chooser, on_cpu: bool) -> CacheSection:
+    is_on = pick.get("enable_hierarchical_cache")
+    return CacheSection(
+        host_bytes=pick.get("hicache_size") if is_on else 0,
+        host_ratio=pick.get("hicache_ratio") or (CPU_HOST_RATIO if on_cpu else CUDA_HOST_RATIO),
+        write_policy=pick.get("hicache_write_policy"),
+        storage=pick.get("hicache_storage_backend"),
+        storage_path=pick.get("hicache_storage_path"),
+        storage_bytes=pick.get("hicache_storage_size"),
+        prefetch=pick.get("hicache_storage_prefetch_policy"),
+    )
+
+
+def _refuse_tiers(raw: RawOptions, device: str) -> None:
+    """Combinations of tiers that cannot work."""
+    has_storage = raw.get("hicache_storage_backend") != "none"
+    if not raw.get("enable_hierarchical_cache"):
+        if has_storage:
+            raise ConfigError("--hicache-storage-backend needs --enable-hierarchical-cache; add it")
+        return
+    if raw.get("disable_radix_cache") or raw.get("prefix_cache") == "chunk":
+        raise ConfigError("--enable-hierarchical-cache needs a prefix cache; leave --disable-radix-cache (or chunk) out")
+    if raw.get("hicache_size") is not None and raw.get("hicache_ratio") is not None:
+        raise ConfigError("--hicache-size and --hicache-ratio both set the size of the host's tier; leave one of them out")
+    if has_storage and raw.get("tp_size") > 1:
+        raise ConfigError("--hicache-storage-backend works with one rank so far; leave --tp-size or the backend out")
+    if device == "cpu" and raw.get("model_path") != "null" and not has_storage:
+        message = "on a CPU the KV cache lies in the host's memory already; add --hicache-storage-backend file"
+        raise ConfigError(f"--enable-hierarchical-cache: {message}, or leave it out")
 
 
 def _scheduler(pick: _Chooser, engine: EngineSection) -> SchedulerSection:

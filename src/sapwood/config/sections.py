@@ -28,6 +28,21 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSection:
+    """The tiers below the KV cache. `host_bytes` or else `host_ratio` (of the KV cache) sizes the host's; 0 bytes: there is none.
+    `storage` is none or a kind of cache storage at `storage_path` (None: the
+    cache folder), which keeps at most `storage_bytes`."""
+
+    host_bytes: int | None
+    host_ratio: float
+    write_policy: str
+    storage: str
+    storage_path: str | None
+    storage_bytes: int
+    prefetch: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSection:
     """Device, arithmetic and KV memory. Sizes are per rank; None: decided from the device's memory when weights are loaded."""
 
@@ -42,6 +57,7 @@ class EngineSection:
     kv_cache_bytes: int | None
     max_total_tokens: int | None
     null_step_ms: float
+    cache: CacheSection
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ table, page table, KV rows, sampler state) changes only as a plan says, in the o
 
     token table  [slots, max_len]  ids by (slot, position)           written by SlotStart and by sampling
     page table   [slots, max_len]  raw KV locations by the same key  written by TableWrite
-    KV store     [locations, ...]  one row per token                 written by copies and by the forward pass
+    KV store     [locations, ...]  one row per token                 written by loads, copies and the forward pass
+    host pages   [pages, bytes]    KV pages in the host's memory     written by saves (and from storage, see core.transfer)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -63,11 +64,18 @@ class RowRun:
     samples: bool
 
 
+def no_copies() -> Int32Array:
+    """The empty `StepPlan.copies`, `saves` or `loads`."""
+    return np.empty((0, 2), dtype=np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step, applied top to bottom: starts, table writes, copies, then the forward pass over `rows` and sampling.
+    """One step, in this order: starts, table writes, saves, loads, copies, then the forward pass over `rows` and sampling.
 
-    `copies` has shape [C, 2]: the KV rows of location `copies[i, 0]` (all layers) are copied to location `copies[i, 1]`.
+    `saves` [S, 2] copies whole pages (all layers) of the KV store to host pages: (page, host page); so a page that is given
+    away in this very plan can still be saved. `loads` [L, 2] brings them back: (host page, page). `copies` has shape [C, 2]: the
+    KV rows of location `copies[i, 0]` (all layers) are copied to location `copies[i, 1]`.
     Decode rows come first. An empty `rows` is legal (a plan that only moves state).
     """
 
@@ -76,6 +84,8 @@ class StepPlan:
     writes: tuple[TableWrite, ...]
     copies: Int32Array
     rows: tuple[RowRun, ...]
+    saves: Int32Array = field(default_factory=no_copies)
+    loads: Int32Array = field(default_factory=no_copies)
 
     @property
     def num_tokens(self) -> int:
@@ -98,7 +108,10 @@ class StepResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The engine's facts that the scheduler works with. Locations are `page * page_size + offset`, page in [0, num_pages)."""
+    """The engine's facts that the scheduler works with. Locations are `page * page_size + offset`, page in [0, num_pages).
+
+    `num_host_pages` pages in the host's memory can hold what the KV store has no room for; 0: there is no such tier.
+    """
 
     num_slots: int
     max_len: int
@@ -106,6 +119,7 @@ class EngineLimits:
     page_size: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    num_host_pages: int = 0
 
 
 class Pending(Protocol):
@@ -133,11 +147,6 @@ class Engine(Protocol):
     def close(self) -> None:
         """Wait for launched steps and release the device."""
         ...
-
-
-def no_copies() -> Int32Array:
-    """The empty `StepPlan.copies`."""
-    return np.empty((0, 2), dtype=np.int32)
 
 
 def as_ids(token_ids: Sequence[int]) -> Int32Array:

@@ -98,6 +98,7 @@ class Request:
 
     `token_bytes` holds the known ids as little-endian int32 (the form in which they travel and are compared); the first
     `num_prompt` are the prompt. `max_len` is the largest `num_known` allowed; `max_len == num_prompt` asks for no completion.
+    `cached_below` counts those of `num_cached` tokens that lay in the host's memory and in storage.
     `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older).
     """
 
@@ -118,6 +119,7 @@ class Request:
     num_confirmed: int = field(default=0, init=False)
     num_known: int = field(default=0, init=False)
     num_cached: int = field(default=-1, init=False)
+    cached_below: tuple[int, int] = field(default=(0, 0), init=False)
     num_retractions: int = field(default=0, init=False)
     report: PromptReport = field(init=False)
     seniority: tuple[int, int] = field(init=False)
@@ -186,6 +188,11 @@ class Request:
         self.num_computed, self.num_confirmed = num_shared + num_copied, num_shared
         if self.num_cached < 0:
             self.num_cached = min(self.num_computed, self.num_prompt)
+
+    def note_tiers(self, num_host: int, num_storage: int) -> None:
+        """Before the first admission: so many of the cached tokens lay in the host's memory, and so many in storage."""
+        if self.num_cached < 0:
+            self.cached_below = (num_host, num_storage)
 
     def launch(self, count: int) -> bool:
         """Count `count` positions as computed; True when the step samples, which reserves the next position."""

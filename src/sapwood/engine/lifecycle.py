@@ -43,6 +43,7 @@ class EngineOptions:
     kernels: str = ReferenceKernels.name
     device: str = "auto"
     device_index: int = 0
+    num_host_pages: int = 0
     synchronous: bool = False
 
 
@@ -79,6 +80,7 @@ def build_engine(options: EngineOptions, model: Decoder, group: Group, device: D
         page_size=options.page_size,
         vocab_size=config.vocab_size,
         eos_token_ids=config.eos_token_ids,
+        num_host_pages=options.num_host_pages,
     )
     dtype = resolve_dtype(options.kv_dtype, config, device.kind)
     store = KVStore(model.shapes, options.num_pages * options.page_size, dtype, device.torch_device, model.kernels)

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult
 from sapwood.core.sampling import TokenLogprobs
@@ -71,6 +72,7 @@ class NullEngine:
         self._tokens = np.zeros((limits.num_slots, limits.max_len), dtype=np.int32)
         self._table = np.full((limits.num_slots, limits.max_len), num_locations, dtype=np.int32)
         self._kv = np.zeros(num_locations + 1, dtype=np.uint64)  # the last row is where an unwritten table entry points
+        self._host = np.zeros((limits.num_host_pages, limits.page_size), dtype=np.uint64)
         self._starts: dict[int, SlotStart] = {}
         self._launched: deque[NullPending] = deque()
         self._ready_at_s = 0.0
@@ -80,6 +82,11 @@ class NullEngine:
     def limits(self) -> EngineLimits:
         """The facts that scheduling works with."""
         return self._limits
+
+    @property
+    def host_pages(self) -> NDArray[np.uint8]:
+        """The host pages as storage sees them, uint8 [num_host_pages, bytes]."""
+        return self._host.view(np.uint8)
 
     def launch(self, plan: StepPlan) -> NullPending:
         """Queue one step."""
@@ -118,6 +125,9 @@ class NullEngine:
             if end > self._limits.max_len or not ((write.locations >= 0) & (write.locations < len(self._kv) - 1)).all():
                 self._report(f"step {plan.step}: a table write of slot {write.slot} reaches outside the table or the pool")
             self._table[write.slot, write.position : end] = write.locations
+        pages = self._kv[:-1].reshape(-1, self._limits.page_size)
+        self._host[plan.saves[:, 1]] = pages[plan.saves[:, 0]]
+        pages[plan.loads[:, 1]] = self._host[plan.loads[:, 0]]
         if len(plan.copies):
             self._kv[plan.copies[:, 1]] = self._kv[plan.copies[:, 0]]
 

@@ -22,6 +22,7 @@ from sapwood.distributed.group import Group
 from sapwood.engine.batch import PromptReport, SampleRows, build_batch, prompt_reports, sample_rows
 from sapwood.engine.sampler import LogprobRows, Sampled, Sampler
 from sapwood.errors import EngineFailed, SapwoodError
+from sapwood.kvcache.host_store import HostStore
 from sapwood.kvcache.store import KVStore
 from sapwood.models import Decoder
 
@@ -98,6 +99,7 @@ class TorchEngine:
     def __init__(
         self, limits: EngineLimits, model: Decoder, store: KVStore, sampler: Sampler, group: Group, stream: Stream
     ) -> None:
+        self._host = HostStore(store, limits.num_host_pages, limits.page_size)
         device = store.device
         self._limits, self._model, self._store = limits, model, store
         self._sampler, self._group, self._stream = sampler, group, stream
@@ -109,6 +111,11 @@ class TorchEngine:
     def limits(self) -> EngineLimits:
         """What the scheduler has to know."""
         return self._limits
+
+    @property
+    def host_pages(self) -> NDArray[np.uint8]:
+        """The host pages as storage sees them, uint8 [num_host_pages, bytes]."""
+        return self._host.host_pages
 
     @property
     def stream(self) -> Stream:
@@ -129,6 +136,10 @@ class TorchEngine:
             self._start(start)
         if plan.writes:
             self._write_locations(plan.writes)
+        if len(plan.saves):
+            self._host.save(self._to_device(plan.saves[:, 0].astype(np.int64)), plan.saves[:, 1].tolist())
+        if len(plan.loads):
+            self._host.load(plan.loads[:, 0].tolist(), self._to_device(plan.loads[:, 1].astype(np.int64)))
         if len(plan.copies):
             sources, targets = self._to_device(plan.copies.astype(np.int64).T)
             self._store.copy_rows(sources, targets)

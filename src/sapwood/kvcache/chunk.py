@@ -5,7 +5,7 @@ Owns a count of users; knows no runs. Invariant: it never holds a page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sapwood.kvcache.pages import PagePool
 from sapwood.kvcache.prefix import Insertion, Lock, Match, prefix_indexes
@@ -21,6 +21,11 @@ class NoReuse:
 
     def __init__(self) -> None:
         self._num_users = 0
+        self.on_evict: Callable[[list[int]], None] = lambda pages: None
+
+    def end_of(self, handle: None) -> tuple[str | None, int]:
+        """There are no paths."""
+        return None, -1
 
     def match(self, namespace: str, run: bytes, *, touch: bool = True) -> Match[None]:
         """Nothing is ever known."""

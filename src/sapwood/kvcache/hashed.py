@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 
 from sapwood.core.request import ID_BYTES
@@ -24,12 +24,12 @@ DIGEST_BYTES = 16
 
 
 class Block:
-    """One page of a run, below the block of the page before; a root (page -1) stands for a namespace. `end` counts the tokens
+    """One page of a run, below the block of the page before; a root (page -1) stands for its `namespace`. `end` counts the tokens
     from the root to the end of the page; for the other numbers see `policy.Evictable`."""
 
     __slots__ = (
         "digest", "page", "parent", "num_users", "num_children", "end", "reach", "created", "last_used", "num_hits",
-        "priority", "is_queued", "is_dead",
+        "priority", "is_queued", "is_dead", "namespace",
     )  # fmt: skip
 
     def __init__(self, digest: bytes, page: int, parent: Block | None, now: int, page_size: int) -> None:
@@ -44,6 +44,7 @@ class Block:
         self.last_used = now
         self.num_hits = 0
         self.priority = 0
+        self.namespace = ""
         self.is_queued = False
         self.is_dead: bool = parent is not None and parent.is_dead
 
@@ -78,6 +79,7 @@ class HashIndex:
         self.num_pages = 0
         self.num_evictable = 0
         self.num_evicted_total = 0
+        self.on_evict: Callable[[list[int]], None] = lambda pages: None
 
     # ------------------------------------------------------------------------------------------------- looking up
     def match(self, namespace: str, run: bytes, *, touch: bool = True) -> Match[Block]:
@@ -110,6 +112,7 @@ class HashIndex:
         if end is None:
             digest = blake2b(match.namespace.encode(), key=self._secret, digest_size=DIGEST_BYTES).digest()
             end = self._roots.setdefault(match.namespace, Block(digest, -1, None, self._clock, self._pool.page_size))
+            end.namespace = match.namespace
         for block in end.path():
             self._use(block, priority)
         return Lock(end, None)
@@ -181,6 +184,7 @@ class HashIndex:
             block = self._queue.pop()
             if block is None:
                 break
+            self.on_evict([block.page])
             self._remove(block)
             num_freed += 1
         self.num_evicted_total += num_freed
@@ -199,6 +203,10 @@ class HashIndex:
             parent.reach = max(parent.reach, block.reach)
             if not parent.num_users and not parent.is_dead:
                 self._settle(parent)
+
+    def end_of(self, handle: Block) -> tuple[str | None, int]:
+        """What a path ends in: its last page, or (page -1) the root of this namespace; None and -1 when it was flushed."""
+        return None if handle.is_dead else handle.namespace, -1 if handle.is_dead else handle.page
 
     def clear(self) -> None:
         """Raise the generation: unused blocks are freed, used ones live on out of reach until their users leave."""

@@ -19,11 +19,24 @@ from sapwood.registry import Registry
 H = TypeVar("H")
 
 
+@dataclass(slots=True, eq=False)
+class HostPage:
+    """A page of KV in the host's memory under its chained hash. `num_users` plans and transfers touch it; `is_stored` when the
+    storage has it too, `is_new` when it came from there and has not been used yet."""
+
+    key: bytes
+    page: int
+    num_users: int = 0
+    is_stored: bool = False
+    is_new: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Match(Generic[H]):
     """The longest known prefix of a run: whole `pages`, then `num_rows` tokens that begin the page `source_page`.
 
-    Valid until the index changes; `lock` refuses a stale one.
+    `host` are pages that follow `pages` and lie in a lower tier, to be loaded into pages of the request's own; where there are
+    any, no rows are copied. Valid until the index changes; `lock` refuses a stale one.
     """
 
     namespace: str
@@ -34,6 +47,12 @@ class Match(Generic[H]):
     num_rows: int = 0
     source_page: int = -1
     source: H | None = None
+    host: Sequence[HostPage] = ()
+
+    @property
+    def num_whole(self) -> int:
+        """Whole pages that are known, in whichever tier."""
+        return len(self.pages) + len(self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +78,8 @@ class PrefixIndex(Protocol[H]):
 
     is_sharing: bool
     """Whether a later request can ever find an earlier one's pages."""
+    on_evict: Callable[[list[int]], None]
+    """Called with pages that `evict` is about to free, whose content is still as it was."""
 
     @property
     def num_pages(self) -> int:
@@ -97,6 +118,10 @@ class PrefixIndex(Protocol[H]):
 
     def evict(self, num_pages: int) -> int:
         """Give up to `num_pages` unused pages back to the pool, in the policy's order; returns how many."""
+        ...
+
+    def end_of(self, handle: H) -> tuple[str | None, int]:
+        """What a path ends in: its last page, or (page -1) the root of this namespace; None and -1 when it was flushed."""
         ...
 
     def clear(self) -> None:

@@ -6,7 +6,7 @@ include those of its children, unlocked leaves are queued for eviction, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sapwood.core.request import ID_BYTES
 from sapwood.kvcache.eviction import EvictionQueue
@@ -36,6 +36,7 @@ class RadixIndex:
         self.num_pages = 0
         self.num_evictable = 0
         self.num_evicted_total = 0
+        self.on_evict: Callable[[list[int]], None] = lambda pages: None
 
     # ------------------------------------------------------------------------------------------------- looking up
     def match(self, namespace: str, run: bytes, *, touch: bool = True) -> Match[RadixNode]:
@@ -189,12 +190,19 @@ class RadixIndex:
             num_spare = max(self._policy.spare(leaf) // self._pool.page_size, 1)
             count = min(num_pages - num_freed, len(leaf.pages), num_spare)
             num_freed += count
+            self.on_evict(leaf.pages[-count:])
             if count == len(leaf.pages):
                 self._remove(leaf)
             else:
                 self._cut(leaf, count)
         self.num_evicted_total += num_freed
         return num_freed
+
+    def end_of(self, handle: RadixNode) -> tuple[str | None, int]:
+        """What a path ends in: its last page, or (page -1) the root of this namespace; None and -1 when it was flushed."""
+        if handle.is_dead:
+            return None, -1
+        return handle.namespace, handle.pages[-1] if handle.pages else -1
 
     def _cut(self, leaf: RadixNode, count: int) -> None:
         keep = len(leaf.pages) - count

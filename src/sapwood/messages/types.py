@@ -18,6 +18,7 @@ import numpy as np
 
 from sapwood.core.plan import Int32Array, StepResult
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
+from sapwood.core.transfer import TransferDone
 
 
 def pack_ids(token_ids: Any) -> bytes:
@@ -96,11 +97,13 @@ ToWorker = Submit | Abort | Stop | Flush | Ask | Drain
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one scheduling decision depends on; rank 0 gathers it and all ranks receive the same.
 
-    `now_s` is rank 0's monotonic clock; `results` are the steps that finished since the last decision, in order.
+    `now_s` is rank 0's monotonic clock; `results` are the steps that finished since the last decision, in order; `transfers`
+    what the cache's storage has done.
     """
 
     messages: list[ToWorker] = []
     results: list[StepResult] = []
+    transfers: list[TransferDone] = []
     now_s: float = 0.0
 
 
@@ -109,7 +112,8 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
     """News of one request: completion ids [index, index + len(token_ids)) and, with `finish`, its one terminal event.
 
     `num_cached` counts prompt tokens found in the prefix index at first admission. `logprobs` has one entry per id when asked.
-    `prompt_logprobs` covers [prompt_start, num_prompt) and comes once.
+    `prompt_logprobs` covers [prompt_start, num_prompt) and comes once. `cached_below` says how many of the cached tokens came
+    from the host's memory and from storage; the rest lay on the device.
     """
 
     number: int
@@ -120,6 +124,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
     num_retractions: int = 0
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    cached_below: tuple[int, int] = (0, 0)
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +147,15 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     stale_messages_total: int = 0
     law_violations_total: int = 0
     new_token_ratio: float = 1.0
+    num_host_pages: int = 0
+    num_host_cached_pages: int = 0
+    saved_pages_total: int = 0
+    unsaved_pages_total: int = 0
+    loaded_pages_total: int = 0
+    fetched_pages_total: int = 0
+    stored_pages_total: int = 0
+    cached_host_tokens_total: int = 0
+    cached_storage_tokens_total: int = 0
 
 
 class StepEvents(msgspec.Struct, frozen=True, tag=True):

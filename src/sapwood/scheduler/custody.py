@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sapwood.core.plan import EngineLimits
-from sapwood.core.request import Request
+from sapwood.core.request import ID_BYTES, Request
 from sapwood.core.units import div_ceil
 from sapwood.kvcache.audit import page_violations
+from sapwood.kvcache.hierarchical import HierarchicalIndex
 from sapwood.kvcache.pages import PagePool
 from sapwood.kvcache.prefix import Match, PrefixIndex, prefix_indexes
+from sapwood.kvcache.tiers import Tiers
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.resident import Resident
@@ -39,13 +41,17 @@ class Custody:
         self._options = options
         self._page_size = limits.page_size
         self._publish_pages = max(options.publish_tokens // limits.page_size, 1)
+        self.tiers = Tiers(limits.num_host_pages, limits.page_size * ID_BYTES, options.tiers)
         self.rebuild()
 
     def rebuild(self) -> None:
         """Begin again with every page and slot free; only while no request holds any and no step is in flight."""
         limits, options = self._limits, self._options
         self.pool = PagePool(limits.num_pages, limits.page_size)
-        self.index: PrefixIndex[Any] = prefix_indexes.get(options.cache)(self.pool, options.eviction)
+        self.tiers.on_cleared()
+        index = prefix_indexes.get(options.cache)(self.pool, options.eviction)
+        has_tiers = limits.num_host_pages > 0 and index.is_sharing
+        self.index: PrefixIndex[Any] = HierarchicalIndex(index, self.tiers, limits.page_size) if has_tiers else index
         self._free_slots = list(range(limits.num_slots - 1, -1, -1))
         self._draining: deque[Draining] = deque()
         self._unpointed: list[Resident] = []
@@ -64,6 +70,11 @@ class Custody:
     def match(self, request: Request, *, touch: bool = True) -> Match[Any]:
         """What the prefix index knows of a request's tokens."""
         return self.index.match(request.namespace, request.run(0, request.match_limit), touch=touch)
+
+    def seek(self, request: Request) -> None:
+        """Let storage be searched for what memory does not hold of a request that begins to wait."""
+        if isinstance(self.index, HierarchicalIndex):
+            self.index.seek(request.number, request.namespace, request.run(0, request.match_limit))
 
     def needs_page(self, resident: Resident) -> bool:
         """Whether the next position of a resident lies beyond its pages."""
@@ -88,9 +99,16 @@ class Custody:
         if num_missing > self.num_available - num_promised:
             self.index.unlock(lock.handle)
             return None
+        self.tiers.hold(match.host)  # taking pages may push others out of the tiers
         fresh = self._take(div_ceil(request.num_known, self._page_size) - len(match.pages))
         slot = self._free_slots.pop()
         return Resident(request, slot, match.pages + fresh, len(match.pages), lock.handle, source)
+
+    def load(self, resident: Resident, match: Match[Any]) -> None:
+        """Let the plan load what lower tiers hold of a resident's tokens into its own pages."""
+        first = len(match.pages)
+        num_new = self.tiers.load(match.host, resident.pages[first : first + len(match.host)])
+        resident.request.note_tiers((len(match.host) - num_new) * self._page_size, num_new * self._page_size)
 
     def grow(self, resident: Resident) -> None:
         """One more page."""
@@ -137,6 +155,11 @@ class Custody:
                 resident.duplicates.clear()
         self._unpointed.clear()
 
+    def move(self, builder: PlanBuilder) -> None:
+        """Let the plan carry pages between the tiers."""
+        if self.tiers.has_moves:
+            builder.move_pages(*self.tiers.take_moves(builder.step))
+
     def hold_source(self, resident: Resident, step: int) -> None:
         """Keep the page that `step` copies rows from until the copy is done."""
         self._draining.append(Draining(step, [], resident.source))
@@ -145,6 +168,7 @@ class Custody:
     # ------------------------------------------------------------------------------------------------- giving back
     def settle(self, confirmed_step: int) -> None:
         """Free what was waiting for steps up to `confirmed_step`."""
+        self.tiers.settle(confirmed_step)
         while self._draining and self._draining[0].step <= confirmed_step:
             item = self._draining.popleft()
             self.pool.give_back(item.pages)

@@ -24,11 +24,12 @@ class PlanBuilder:
         self._starts: list[SlotStart] = []
         self._writes: list[TableWrite] = []
         self._copies: list[Int32Array] = []
+        self._saves = self._loads = no_copies()
 
     @property
     def is_empty(self) -> bool:
         """Whether the step would neither compute nor move anything."""
-        return not (self.rows or self._writes)
+        return not (self.rows or self._writes or len(self._saves))
 
     def start(self, resident: Resident) -> None:
         """The resident takes its slot, with all its pages."""
@@ -53,6 +54,10 @@ class PlanBuilder:
         ends = np.array([source_page, resident.pages[page_index]], dtype=np.int32) * np.int32(size)
         self._copies.append(ends + self._offsets[:num_rows, None])
 
+    def move_pages(self, saves: Int32Array, loads: Int32Array) -> None:
+        """Carry pages between the tiers; see `StepPlan`."""
+        self._saves, self._loads = saves, loads
+
     def run(self, resident: Resident, count: int) -> None:
         """Compute the resident's next `count` positions."""
         request = resident.request
@@ -64,4 +69,4 @@ class PlanBuilder:
     def build(self) -> StepPlan:
         """The finished plan."""
         copies = np.concatenate(self._copies) if self._copies else no_copies()
-        return StepPlan(self.step, tuple(self._starts), tuple(self._writes), copies, tuple(self.rows))
+        return StepPlan(self.step, tuple(self._starts), tuple(self._writes), copies, tuple(self.rows), self._saves, self._loads)

@@ -34,6 +34,7 @@ class Prefiller:
         self._follow_tokens = options.follow_tokens
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
+        self.num_cached_below = [0, 0]
 
     def fill(self, builder: PlanBuilder, budget: int) -> None:
         """Rows for at most `budget` tokens: a prompt that has started goes on first, then the waiting are tried in order."""
@@ -60,9 +61,11 @@ class Prefiller:
         for request in self._order(self._roster.waiting.snapshot(), self._count_cached):
             if request.priority <= held_back:
                 continue
+            if self._custody.tiers.is_awaited(request.number):
+                continue
             match = self._custody.match(request)
             donor, num_rows = self._donor(request, match)
-            num_matched = len(match.pages) * self._custody.pool.page_size + max(num_rows, match.num_rows)
+            num_matched = match.num_whole * self._custody.pool.page_size + max(num_rows, match.num_rows)
             if self._follows(request, num_matched, leaders):
                 num_followers += 1
                 if num_followers > MAX_FOLLOWERS_SKIPPED:
@@ -98,15 +101,20 @@ class Prefiller:
         if num_rows:
             builder.copy_rows(source_page, resident, num_whole, num_rows)
         is_first = request.num_cached < 0
+        if match.host:
+            self._custody.load(resident, match)
+            num_rows = len(match.host) * self._custody.pool.page_size
         request.admit(num_whole * self._custody.pool.page_size, num_rows)
         if is_first:
             self.num_prompt_tokens += request.num_prompt
             self.num_cached_tokens += request.num_cached
+            for tier, num_tokens in enumerate(request.cached_below):
+                self.num_cached_below[tier] += num_tokens
         self._roster.admit(resident)
         builder.start(resident)
 
     def _count_cached(self, request: Request) -> int:
-        return len(self._custody.match(request, touch=False).pages) * self._custody.pool.page_size
+        return self._custody.match(request, touch=False).num_whole * self._custody.pool.page_size
 
     # ------------------------------------------------------------------------------------------------- sharing in the batch
     def _leaders(self) -> list[Request]:
@@ -135,7 +143,7 @@ class Prefiller:
         """A running request of the same group whose unfinished page continues the match further than the index can."""
         page_size, index = self._custody.pool.page_size, len(match.pages)
         best, best_rows = None, match.num_rows
-        if not self._custody.index.is_sharing:
+        if match.host or not self._custody.index.is_sharing:
             return None, 0
         for resident in self._roster.siblings(request.group):
             sibling = resident.request

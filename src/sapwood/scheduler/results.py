@@ -36,6 +36,7 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
         request.num_retractions,
         [result.logprobs[index]] if request.logprobs.output else None,
         request.report.take(),
+        request.cached_below,
     )
 
 
@@ -49,6 +50,7 @@ def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
         max(request.num_cached, 0),
         request.num_retractions,
         prompt_logprobs=request.report.take(),
+        cached_below=request.cached_below,
     )
 
 

@@ -37,6 +37,7 @@ class Roster:
     def add(self, request: Request) -> None:
         """A new request waits."""
         self.live[request.number] = request
+        self._custody.seek(request)
         self.waiting.add(request)
 
     def admit(self, resident: Resident) -> None:
@@ -55,6 +56,7 @@ class Roster:
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
         request.end(state, num_known)
+        self._custody.tiers.forget(request.number)
         del self.live[request.number]
         resident = self._residents.pop(request.number, None)
         if resident is not None and not resident.is_leaving:

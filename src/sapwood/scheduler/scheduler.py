@@ -7,10 +7,11 @@ Owns the order of a step and the running totals; custody of pages, admission, de
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.request import RequestState
+from sapwood.core.transfer import TransferOrder
 from sapwood.messages.types import Answer, StepInputs, StepStats, TokenEvent
 from sapwood.scheduler.budget import FixedBudget
 from sapwood.scheduler.custody import Custody
@@ -27,11 +28,13 @@ from sapwood.scheduler.roster import Roster
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a decision says: the step to launch (None: nothing can be launched now), news of requests, replies to questions."""
+    """What a decision says: the step to launch (None: nothing can be launched now), news of requests, replies to questions,
+    and orders for the cache's storage."""
 
     plan: StepPlan | None
     events: list[TokenEvent]
     answers: list[Answer]
+    transfers: list[TransferOrder] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ class Scheduler:
     def step(self, inputs: StepInputs) -> StepOutcome:
         """Results first, then messages in their order, then the plan."""
         self._budget.observe(inputs)
+        self._custody.tiers.now_s = inputs.now_s
+        for done in inputs.transfers:
+            self._custody.tiers.done(done)
         events: list[TokenEvent] = []
         for result in inputs.results:
             self._confirm(result, events)
@@ -77,7 +83,8 @@ class Scheduler:
         self._roster.settle(self._confirmed_step)
         if not self._roster.live:
             self._reservation.on_idle()
-        return StepOutcome(self._plan(), events, answers)
+        plan = self._plan()
+        return StepOutcome(plan, events, answers, self._custody.tiers.take_orders())
 
     def _confirm(self, result: StepResult, events: list[TokenEvent]) -> None:
         if not self._in_flight or self._in_flight[0].plan.step != result.step:
@@ -115,6 +122,7 @@ class Scheduler:
             self._prefiller.fill(builder, self._budget.prompt_tokens(0))
             if not builder.rows:
                 self._decoder.fill(builder, self._confirmed_step)
+        self._custody.move(builder)
         if builder.is_empty:
             return None
         plan = builder.build()
@@ -165,6 +173,9 @@ class Scheduler:
             stale_messages_total=self._inbox.num_stale,
             law_violations_total=self._num_violations,
             new_token_ratio=self._reservation.ratio,
+            cached_host_tokens_total=self._prefiller.num_cached_below[0],
+            cached_storage_tokens_total=self._prefiller.num_cached_below[1],
+            **self._custody.tiers.counts,
         )
 
     def check(self) -> list[str]:

@@ -162,6 +162,7 @@ class Replica:
                 vocab_size=info["vocab_size"],
                 max_open_requests=info["max_running_requests"] + settings.max_queued_requests,
                 allow_auto_truncate=settings.allow_auto_truncate,
+                has_tiers=info["num_host_pages"] > 0,
             )
         )
         logger.info("ready: %s at http://%s:%d", self._model.name, settings.host, settings.port)

@@ -33,13 +33,15 @@ class ServingState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits:
-    """Sizes, in tokens and requests. A request's prompt and completion together must fit `max_request_tokens`."""
+    """Sizes, in tokens and requests. A request's prompt and completion together must fit `max_request_tokens`. `has_tiers`: the
+    KV cache has tiers below the device."""
 
     context_len: int
     pool_tokens: int
     vocab_size: int
     max_open_requests: int
     allow_auto_truncate: bool = False
+    has_tiers: bool = False
 
     @property
     def max_request_tokens(self) -> int:

@@ -65,6 +65,7 @@ class RequestRecord:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     num_cached: int = 0
+    cached_below: tuple[int, int] = (0, 0)
     num_retractions: int = 0
     finish: Finish | None = None
     _texts: list[str] = field(default_factory=list)
@@ -111,6 +112,7 @@ class RequestRecord:
         if news.prompt_logprobs is not None:
             self.prompt_logprobs = news.prompt_logprobs
         self.num_cached = max(self.num_cached, news.num_cached)
+        self.cached_below = max(self.cached_below, news.cached_below)
         self.num_retractions = max(self.num_retractions, news.num_retractions)
         if news.finish is not None:
             self.close(news.finish, now_s)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
+from sapwood.config.sections import CacheSection, EngineSection, ModelOptions, SchedulerSection
 from sapwood.core.model_config import ModelConfig
 from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, as_ids, no_copies
 from sapwood.core.sampling import LogprobOptions, SamplingParams
@@ -28,10 +28,13 @@ from sapwood.engine.null_model import null_limits
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.scheduler import Scheduler
 from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
+from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers, tier_options
+from sapwood.worker.transfers import Transfers
 
 ProgressCallback = Callable[[str, int, int], None]
 WARM_UP_TOKENS = (16, 1)
 NULL_CHUNK_TOKENS = 512
+NULL_ROW_BYTES = 8
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class BuiltWorker:
     scheduler: Scheduler
     engine: Engine
     info: dict[str, Any]
+    transfers: Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +96,18 @@ def build_worker(
             kv_dtype=engine.kv_cache_dtype,
             device=engine.device,
             device_index=group.rank,
+            num_host_pages=count_host_pages(engine.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
         )
         loaded = load_model(options, CountedSource(checkpoint, progress, set()), group, device)
         built = build_engine(options, loaded, group, device)
+        identity = fingerprint(model_identity(checkpoint), options.kernels, device.kind, engine.dtype, engine.kv_cache_dtype)
     finally:
         checkpoint.close()
     warm_up(built, progress)
     info = _info(built.limits) | {"memory": [[row.name, row.value, row.reason] for row in plan.table()]}
-    return BuiltWorker(Scheduler(built.limits, _scheduler_options(scheduler, plan.chunked_prefill_size)), built, info)
+    transfers = open_transfers(engine.cache, built, identity)
+    settings = _scheduler_options(scheduler, engine.cache, plan.chunked_prefill_size)
+    return BuiltWorker(Scheduler(built.limits, settings), built, info, transfers)
 
 
 def plan_rank(
@@ -154,19 +162,23 @@ def _smallest(group: Group, *values: int) -> list[int]:
 
 def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection) -> BuiltWorker:
     usual, page = null_limits(), engine.page_size
+    num_pages = max(1, (engine.max_total_tokens or usual.num_pages * usual.page_size) // page)
     limits = EngineLimits(
         num_slots=engine.max_running_requests or usual.num_slots,
         max_len=model.context_length or usual.max_len,
-        num_pages=max(1, (engine.max_total_tokens or usual.num_pages * usual.page_size) // page),
+        num_pages=num_pages,
         page_size=page,
         vocab_size=usual.vocab_size,
         eos_token_ids=usual.eos_token_ids,
+        num_host_pages=count_host_pages(engine.cache, num_pages, NULL_ROW_BYTES * page),
     )
     null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
-    return BuiltWorker(Scheduler(limits, _scheduler_options(scheduler, NULL_CHUNK_TOKENS)), null, _info(limits))
+    settings = _scheduler_options(scheduler, engine.cache, NULL_CHUNK_TOKENS)
+    transfers = open_transfers(engine.cache, null, fingerprint("null"))
+    return BuiltWorker(Scheduler(limits, settings), null, _info(limits), transfers)
 
 
-def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> SchedulerOptions:
+def _scheduler_options(section: SchedulerSection, cache: CacheSection, planned_chunk: int) -> SchedulerOptions:
     chunk = section.chunked_prefill_size or planned_chunk
     return SchedulerOptions(
         step_token_budget=None if chunk == -1 else min(chunk, section.max_prefill_tokens),
@@ -175,6 +187,7 @@ def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> Schedul
         mode=section.mode,
         cache=section.prefix_cache,
         eviction=section.eviction,
+        tiers=tier_options(cache),
         conservativeness=section.conservativeness,
     )
 
@@ -186,5 +199,6 @@ def _info(limits: EngineLimits) -> dict[str, Any]:
         "max_running_requests": limits.num_slots,
         "max_total_num_tokens": limits.num_pages * limits.page_size,
         "page_size": limits.page_size,
+        "num_host_pages": limits.num_host_pages,
         "eos_token_ids": list(limits.eos_token_ids),
     }

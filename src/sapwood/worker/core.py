@@ -14,6 +14,7 @@ from sapwood.core.plan import Engine, StepResult
 from sapwood.messages.types import Answer, StepInputs, TokenEvent, ToWorker
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
 from sapwood.worker.loop import overlapped, plain
+from sapwood.worker.transfers import NoTransfers, Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class LocalPort:
     """A `Port` whose mailbox is a list; `share` passes each step's inputs on to the other ranks."""
 
     share: Callable[[StepInputs], None]
+    transfers: Transfers
     messages: list[ToWorker] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -36,13 +38,15 @@ class LocalPort:
     def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
         """Never blocks: the driver only turns the loop when there is something to do."""
         messages, self.messages = self.messages, []
-        inputs = StepInputs(messages=messages, results=results, now_s=time.monotonic())
+        done = self.transfers.collect()
+        inputs = StepInputs(messages=messages, results=results, transfers=done, now_s=time.monotonic())
         self.share(inputs)
         return inputs
 
     def publish(self, outcome: StepOutcome) -> None:
         self.events += outcome.events
         self.answers += outcome.answers
+        self.transfers.submit(outcome.transfers)
 
     def take(self) -> WorkerNews:
         """Everything published since the last call."""
@@ -55,11 +59,16 @@ class WorkerCore:
     """Rank 0 without a process around it."""
 
     def __init__(
-        self, scheduler: Scheduler, engine: Engine, overlap: bool, share: Callable[[StepInputs], None] = lambda inputs: None
+        self,
+        scheduler: Scheduler,
+        engine: Engine,
+        overlap: bool,
+        share: Callable[[StepInputs], None] = lambda inputs: None,
+        transfers: Transfers | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.engine = engine
-        self._port = LocalPort(share)
+        self._port = LocalPort(share, transfers or NoTransfers())
         self._turns = (overlapped if overlap else plain)(scheduler, engine, self._port)
 
     def step(self, messages: list[ToWorker]) -> WorkerNews:
@@ -77,3 +86,4 @@ class WorkerCore:
         """Wait for launched steps and release the engine."""
         self._turns.close()
         self.engine.close()
+        self._port.transfers.close()

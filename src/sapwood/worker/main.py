@@ -73,11 +73,12 @@ def serve_rank(orders: WorkerOrders) -> None:
         inbox: Receiver[ToWorker] = Receiver(context, topology.worker, ToWorker)
         events = server if orders.inline_detokenizer else Sender(context, topology.detokenizer)
         share = share_with_ranks(ranks.control, ranks.group.size)
-        port = ServerPort(inbox, Outboxes(events, server, topology.epoch), share, built.scheduler.stats)
+        port = ServerPort(inbox, Outboxes(events, server, topology.epoch, built.transfers), share, built.scheduler.stats)
     else:
         port = FollowerPort(ranks.control)
     server.send(Ready(orders.name, os.getpid(), built.info))
     run(built, port, orders.scheduler.overlap)
+    built.transfers.close()
     ranks.close()
     context.destroy(linger=500)
 

@@ -17,8 +17,10 @@ from sapwood.distributed.group import ControlLink
 from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.types import Drain, StepEvents, StepInputs, StepStats, ToWorker
 from sapwood.scheduler.scheduler import StepOutcome
+from sapwood.worker.transfers import NoTransfers, Transfers
 
 HEARTBEAT_S = 5.0
+TRANSFER_POLL_S = 0.0005
 
 
 def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInputs], None]:
@@ -35,11 +37,13 @@ def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInpu
 
 @dataclass(frozen=True, slots=True)
 class Outboxes:
-    """Where rank 0 sends: `events` to the detokenizer or the server, `answers` to the server; both in this `epoch`."""
+    """Where rank 0 sends: `events` to the detokenizer or the server, `answers` to the server; both in this `epoch`. Orders for
+    the cache's storage go to `transfers`."""
 
     events: Sender
     answers: Sender
     epoch: int
+    transfers: Transfers = NoTransfers()
 
 
 class ServerPort:
@@ -56,9 +60,12 @@ class ServerPort:
         self.draining = False
 
     def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
-        messages = self._inbox.receive(wait_s=HEARTBEAT_S if may_block else 0.0)
+        transfers = self._outboxes.transfers
+        is_idle = not results and transfers.is_busy  # a request may wait for storage alone
+        messages = self._inbox.receive(wait_s=TRANSFER_POLL_S if is_idle else HEARTBEAT_S if may_block else 0.0)
         self.draining = self.draining or any(isinstance(message, Drain) for message in messages)
-        inputs = StepInputs(messages=messages, results=results, now_s=time.monotonic())
+        done = transfers.collect()
+        inputs = StepInputs(messages=messages, results=results, transfers=done, now_s=time.monotonic())
         self._share(inputs)
         return inputs
 
@@ -67,6 +74,7 @@ class ServerPort:
         if outcome.events or stats != self._last_stats:
             self._last_stats = stats
             out.events.send(StepEvents(out.epoch, outcome.events, stats))
+        out.transfers.submit(outcome.transfers)
         for answer in outcome.answers:
             out.answers.send(answer)
         out.events.flush()

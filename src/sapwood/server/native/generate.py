@@ -88,6 +88,7 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
         is_list=is_batch or (samplings[0].n or 1) > 1,
         with_token_text=bool(fields.return_text_in_logprobs),
         with_prompt_ids=bool(fields.return_prompt_token_ids),
+        with_tiers=context.frontend.limits.has_tiers,
     )
     return GenerateRequest(requests, interval), shape
 

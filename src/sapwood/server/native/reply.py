@@ -28,6 +28,7 @@ class ReplyShape:
     is_list: bool
     with_token_text: bool = False
     with_prompt_ids: bool = False
+    with_tiers: bool = False
 
     def triple(self, token_id: int, logprob: float | None) -> Triple:
         """One entry of a list of log-probabilities."""
@@ -42,6 +43,7 @@ class MetaInfo(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    cached_tokens_details: dict[str, int] | UnsetType = UNSET
     reasoning_tokens: int = 0
     num_retractions: int = 0
     weight_version: str = "default"
@@ -112,6 +114,9 @@ def _meta_info(shape: ReplyShape, record: RequestRecord, first: int) -> MetaInfo
         cached_tokens=record.num_cached,
         num_retractions=record.num_retractions,
     )
+    if shape.with_tiers:
+        host, storage = record.cached_below
+        info.cached_tokens_details = {"device": record.num_cached - host - storage, "host": host, "storage": storage}
     if record.finish is not None:
         info.e2e_latency = record.timings.finished_s - record.timings.received_s
     if options.output:

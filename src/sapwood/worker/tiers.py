@@ -1,0 +1,75 @@
+"""The tiers below the KV cache, as one rank builds them: how many host pages, which storage, and whose pages those are.
+
+Composes; decides only sizes. Invariant: two engines get one fingerprint only if equal tokens give them equal bytes of KV.
+"""
+
+from __future__ import annotations
+
+import platform
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sapwood.config.sections import CacheSection
+from sapwood.kvcache import storage_file
+from sapwood.kvcache.storage import StorageOptions, storage_backends
+from sapwood.kvcache.tiers import TierOptions
+from sapwood.weights.catalog import cache_folder
+from sapwood.weights.checkpoint import Checkpoint
+from sapwood.worker.transfers import NoTransfers, StorageTransfers, Transfers
+
+__all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "tier_options"]
+
+FORMAT_VERSION = 1
+"""Raise it whenever the arithmetic of the kernels or the layout of a page changes."""
+
+
+class HasHostPages(Protocol):
+    """An engine whose host pages storage can reach."""
+
+    @property
+    def host_pages(self) -> NDArray[np.uint8]:
+        """uint8 [num_host_pages, bytes]."""
+        ...
+
+
+def tier_options(cache: CacheSection) -> TierOptions:
+    """What the scheduler has to know about the tiers."""
+    return TierOptions(write_policy=cache.write_policy, has_storage=cache.storage != "none", prefetch=cache.prefetch)
+
+
+def count_host_pages(cache: CacheSection, num_pages: int, page_bytes: int) -> int:
+    """Pages of the host's tier; at least one where there is such a tier."""
+    if cache.host_bytes == 0:
+        return 0
+    wanted = cache.host_ratio * num_pages if cache.host_bytes is None else cache.host_bytes / page_bytes
+    return max(int(wanted), 1)
+
+
+def model_identity(checkpoint: Checkpoint) -> str:
+    """The weights and the tokenizer: a digest of the content, and the time of the last change, which samples might miss."""
+    files = [checkpoint.file] if checkpoint.file else sorted(checkpoint.folder.iterdir()) if checkpoint.folder else []
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+    return f"{checkpoint.fingerprint()} {stats}"
+
+
+def fingerprint(*facts: object) -> bytes:
+    """A digest of `facts` and of everything else that a page's bytes depend on besides its tokens."""
+    machine = [platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.__version__]
+    if torch.cuda.is_available():
+        machine.append(torch.cuda.get_device_name())
+    return blake2b(repr((FORMAT_VERSION, machine, facts)).encode(), digest_size=32).digest()
+
+
+def open_transfers(cache: CacheSection, engine: HasHostPages, identity: bytes) -> Transfers:
+    """The storage that `cache` asks for, behind the threads that serve it; raises ConfigError when it cannot be used."""
+    if cache.storage == "none":
+        return NoTransfers()
+    where = cache.storage_path or str(Path(cache_folder()) / "kv")
+    pages = engine.host_pages
+    options = StorageOptions(where, identity, pages.shape[1], cache.storage_bytes)
+    return StorageTransfers(storage_backends.get(cache.storage)(options), pages)

@@ -1,0 +1,104 @@
+"""Tiers below the KV store: the right content comes back, in whatever order storage answers, and after a restart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from null_driver import Driver, submit
+from null_storage import SlowStorage
+from null_traces import Trace, World, judge, play, trace_settings, traces, worlds
+
+from sapwood.core.plan import EngineLimits
+from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE
+from sapwood.kvcache.tiers import TierOptions
+from sapwood.messages.types import Flush, StepStats
+from sapwood.scheduler import SchedulerOptions
+
+PROMPTS = {number: [number] * 64 for number in range(97, 105)}
+
+
+def replica(num_pages: int, num_host_pages: int, storage: SlowStorage | None = None, policy: str = "write_through") -> Driver:
+    limits = EngineLimits(2, 128, num_pages, 8, VOCAB_SIZE, (EOS_ID,), num_host_pages)
+    tiers = TierOptions(write_policy=policy, has_storage=storage is not None, prefetch="wait_complete")
+    return Driver(limits, SchedulerOptions(tiers=tiers), storage=storage)
+
+
+def ask(driver: Driver, number: int, name: int) -> int:
+    """One request; how many of its tokens were cached."""
+    driver.run(submit(number, PROMPTS[name], max_new_tokens=2, ignore_eos=True))
+    return driver.heard[number].num_cached
+
+
+def stats(driver: Driver) -> StepStats:
+    return driver.scheduler.stats()
+
+
+@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+def test_what_the_pool_gave_up_comes_back_from_the_host(policy: str) -> None:
+    driver = replica(10, 80, policy=policy)
+    assert [ask(driver, name, name) for name in PROMPTS] == [0] * 8
+    assert [ask(driver, 100 + name, name) for name in PROMPTS] == [56] * 8  # 63 may come from the cache, in whole pages
+    assert stats(driver).cached_host_tokens_total == 8 * 56
+    assert driver.heard[100 + 97].token_ids == driver.heard[97].token_ids
+    alone = replica(10, 0)
+    assert [ask(alone, name, name) for name in PROMPTS] + [ask(alone, 100 + name, name) for name in PROMPTS] == [0] * 16
+
+
+def test_selective_write_through_saves_what_was_used_twice() -> None:
+    driver = replica(64, 80, policy="write_through_selective")
+    ask(driver, 1, 97)
+    ask(driver, 2, 98)
+    assert stats(driver).saved_pages_total == 0
+    ask(driver, 3, 97)
+    assert stats(driver).saved_pages_total == 8  # the last one was computed again, and found to be known
+
+
+def test_a_restart_finds_what_the_storage_holds() -> None:
+    storage = SlowStorage(1)
+    first = replica(64, 16, storage)
+    before = [ask(first, name, name) for name in PROMPTS]
+    second = replica(64, 16, storage)
+    after = [ask(second, name, name) for name in PROMPTS]
+    assert (before, after) == ([0] * 8, [56] * 8)
+    assert stats(second).cached_storage_tokens_total == 8 * 56
+    assert [second.heard[name].token_ids for name in PROMPTS] == [first.heard[name].token_ids for name in PROMPTS]
+
+
+def test_namespaces_do_not_share_in_any_tier() -> None:
+    storage = SlowStorage(1)
+    for replicas in range(2):
+        driver = replica(64, 16, storage)
+        driver.run(submit(1, PROMPTS[97], max_new_tokens=2, namespace=f"tenant {replicas}"))
+        assert driver.heard[1].num_cached == 0
+
+
+def test_a_request_waits_no_longer_than_its_patience() -> None:
+    class Deaf(SlowStorage):
+        def turn(self, host_pages: object) -> list[object]:  # type: ignore[override]
+            return []
+
+    driver = replica(64, 16, Deaf(0))
+    driver.scheduler._custody.tiers._storage._policy = "timeout"
+    driver.tick(submit(1, PROMPTS[97], max_new_tokens=2))
+    for _ in range(40):
+        driver.tick()
+    assert driver.heard[1].finishes and driver.now_s < 5.0
+
+
+def test_flushing_empties_the_host_tier() -> None:
+    driver = replica(10, 80)
+    ask(driver, 1, 97)
+    driver.run(Flush(1))
+    assert driver.answers[0].ok and stats(driver).num_host_cached_pages == 0
+    assert ask(driver, 2, 97) == 0
+
+
+@trace_settings(150)
+@given(worlds(host_pages=(2, 5, 40)), worlds(host_pages=(2, 5, 40)), traces(10), traces(10))
+def test_whatever_arrives_on_two_replicas_one_after_the_other(world: World, other: World, trace: Trace, later: Trace) -> None:
+    """The second begins with the first one's storage. (Traces share their prompts' alphabet, and a trace may come again.)"""
+    storage = SlowStorage(trace.seed, loss=0.05)
+    judge(world, trace, play(world, trace, storage=storage))
+    if world.limits.page_size == other.limits.page_size:
+        judge(other, trace, play(other, trace, storage=storage))
+        judge(other, later, play(other, later, storage=storage))
