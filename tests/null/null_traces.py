@@ -19,7 +19,7 @@ from sapwood.engine.null import NullOptions
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE, NullModel
 from sapwood.kvcache.prefetch import PREFETCH_POLICIES
 from sapwood.kvcache.tiers import WRITE_POLICIES, TierOptions
-from sapwood.messages.types import Abort, Flush, Stop, Submit, ToWorker
+from sapwood.messages.types import Abort, Flush, Stop, Submit, ToWorker, Unpin
 from sapwood.scheduler import SchedulerOptions
 
 MAX_LEN = 72
@@ -136,6 +136,8 @@ def make_trace(seed: int, num_arrivals: int) -> Trace:
                 stops[number] = chance.randrange(1, 12)
         if chance.random() < 0.1:
             messages.setdefault(turn + chance.randrange(30), []).append(Flush(turn))
+        if chance.random() < 0.1:
+            messages.setdefault(turn + chance.randrange(30), []).append(Unpin([chance.choice("xy")]))
     return Trace(seed, num_arrivals, messages, submits, frozenset(aborted), stops)
 
 
@@ -150,6 +152,8 @@ def _common_facts(chance: random.Random) -> dict[str, object]:
         "stop_token_ids": chance.choice([(), (), (101, 116)]),
         "ignore_eos": chance.random() < 0.3,
         "priority": chance.choice([0, 0, 0, 1, -1]),
+        "pin": chance.choice(["", "", "x", "y"]),
+        "pin_s": chance.choice([0.2, 1000.0]),
         "namespace": chance.choice(["", "", "", "tenant"]),
         "logprobs": LogprobOptions(output=chance.random() < 0.3, top_n=chance.choice([0, 2]), prompt_start=prompt_start),
     }
@@ -164,7 +168,7 @@ def _maybe_replayed(chance: random.Random, model: NullModel, request: Submit, pr
         name: getattr(request.params, name)
         for name in ("max_new_tokens", "min_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "seed")
     }
-    more = {name: getattr(request, name) for name in ("sample_index", "priority", "namespace", "logprobs")}
+    more = {name: getattr(request, name) for name in ("sample_index", "priority", "namespace", "logprobs", "pin", "pin_s")}
     return submit(request.number, prompt + emitted, group=request.group, num_emitted=len(emitted), **facts, **more)
 
 
@@ -182,7 +186,7 @@ def play(world: World, trace: Trace, max_turns: int = 6000, storage: SlowStorage
         driver.tick(*messages)
         assert driver.num_stalls == 0, "work is left, nothing is in flight, and nothing was launched"
         if turn >= last_turn and driver.scheduler.idle and not driver.storage.is_busy:
-            driver.tick()
+            driver.tick(Unpin(["x", "y"]))
             return driver
     raise AssertionError(f"somebody starves: not idle after {max_turns} turns")
 

@@ -99,6 +99,7 @@ class Request:
     `token_bytes` holds the known ids as little-endian int32 (the form in which they travel and are compared); the first
     `num_prompt` are the prompt. `max_len` is the largest `num_known` allowed; `max_len == num_prompt` asks for no completion.
     `cached_below` counts those of `num_cached` tokens that lay in the host's memory and in storage.
+    `pin` names who will come back to the request's pages within `pin_s` seconds ("": nobody).
     `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older).
     """
 
@@ -113,6 +114,8 @@ class Request:
     sample_index: int = 0
     priority: int = 0
     namespace: str = ""
+    pin: str = ""
+    pin_s: float = 0.0
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     num_computed: int = field(default=0, init=False)

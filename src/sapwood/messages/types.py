@@ -4,7 +4,7 @@
 the replica: whoever sees an older one drops the message and counts it. Ids travel as int32 little-endian bytes.
 
     server ─▶ tokenizer     Tokenize                      tokenizer ─▶ server     Tokenized
-    server ─▶ worker        Submit Abort Stop Flush Ask   worker ─▶ detokenizer   StepEvents (the server, when in-process)
+    server ─▶ worker        Submit Abort Stop Flush Unpin Ask   worker ─▶ detokenizer   StepEvents (the server, when in-process)
     server ─▶ detokenizer   Watch Forget                  detokenizer ─▶ server   StepTexts; everything else is passed on
     all    ─▶ server        Ready Answer
 """
@@ -46,7 +46,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """A request to run. The last `num_emitted` of `token_ids` are completion ids that its client already has (a replay).
 
     `params` is resolved: `seed` and `max_new_tokens` are set, `n` is 1 (n samples are n requests of one `group`).
-    `namespace` separates prefix-cache entries; equal prompts in two namespaces never share.
+    `namespace` separates prefix-cache entries; equal prompts in two namespaces never share. When the request has finished, its
+    pages stay pinned under the name `pin` (if any) for `pin_s` seconds, instead of what that name held.
     """
 
     number: int
@@ -59,6 +60,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     num_emitted: int = 0
     priority: int = 0
     namespace: str = ""
+    pin: str = ""
+    pin_s: float = 0.0
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -81,6 +84,12 @@ class Flush(msgspec.Struct, frozen=True, tag=True):
     ask: int
 
 
+class Unpin(msgspec.Struct, frozen=True, tag=True):
+    """Nobody will come back to what these names have pinned."""
+
+    names: list[str]
+
+
 class Ask(msgspec.Struct, frozen=True, tag=True):
     """Report the worker's state (an Answer with `StepStats` fields in `data`)."""
 
@@ -91,7 +100,7 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     """Finish what runs and waits, then exit."""
 
 
-ToWorker = Submit | Abort | Stop | Flush | Ask | Drain
+ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | Drain
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +156,7 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     stale_messages_total: int = 0
     law_violations_total: int = 0
     new_token_ratio: float = 1.0
+    num_pins: int = 0
     num_host_pages: int = 0
     num_host_cached_pages: int = 0
     saved_pages_total: int = 0

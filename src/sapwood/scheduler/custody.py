@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sapwood.core.plan import EngineLimits
-from sapwood.core.request import ID_BYTES, Request
+from sapwood.core.request import ID_BYTES, Request, RequestState
 from sapwood.core.units import div_ceil
 from sapwood.kvcache.audit import page_violations
 from sapwood.kvcache.hierarchical import HierarchicalIndex
@@ -20,6 +20,7 @@ from sapwood.kvcache.pages import PagePool
 from sapwood.kvcache.prefix import Match, PrefixIndex, prefix_indexes
 from sapwood.kvcache.tiers import Tiers
 from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.pins import Pins
 from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.resident import Resident
 
@@ -55,6 +56,8 @@ class Custody:
         self._free_slots = list(range(limits.num_slots - 1, -1, -1))
         self._draining: deque[Draining] = deque()
         self._unpointed: list[Resident] = []
+        self.pins = Pins(self.index, limits.num_pages)
+        self.now_s = 0.0
 
     # ------------------------------------------------------------------------------------------------- questions
     @property
@@ -191,8 +194,21 @@ class Custody:
                 resident.handle, tail, resident.pages[num_full], priority=resident.request.priority
             )
         self.pool.give_back(resident.pages[num_kept:])
-        self.index.unlock(resident.handle)
+        self._let_go(resident)
         self._free_slots.append(resident.slot)
+
+    def _let_go(self, resident: Resident) -> None:
+        """Unlock a resident's path, unless somebody wants to come back to it."""
+        request = resident.request
+        if request.pin and request.state is RequestState.FINISHED and self.index.is_sharing:
+            self.pins.put(request.pin, resident.handle, resident.num_shared, self.now_s + request.pin_s)
+        else:
+            self.index.unlock(resident.handle)
+
+    def tell_time(self, now_s: float) -> None:
+        """A step begins at this moment of rank 0's clock."""
+        self.now_s = self.tiers.now_s = now_s
+        self.pins.expire(now_s)
 
     # ------------------------------------------------------------------------------------------------- audit
     def violations(self, residents: Iterable[Resident]) -> list[str]:
@@ -201,6 +217,7 @@ class Custody:
         holders = {f"request {resident.request.number}": _private_pages(resident) for resident in residents}
         holders["draining duplicates"] = (page for item in self._draining for page in item.pages)
         handles = [resident.handle for resident in residents]
+        handles += self.pins.handles
         handles += [item.handle for item in self._draining if item.handle is not None]
         return page_violations(self.pool, self.index, holders, handles)
 

@@ -27,6 +27,8 @@ class Decoder:
         """One row per decoding request, each with the page it needs; where pages are short, the most senior come first."""
         rows = [r for r in self._roster.running if r.request.state is RequestState.DECODING and r.request.num_pending]
         needy = [resident for resident in rows if self._custody.needs_page(resident)]
+        while len(needy) > self._custody.num_available and self._custody.pins.drop_oldest():
+            pass
         if len(needy) > self._custody.num_available:
             self._make_room(len(needy), confirmed_step)
             needy = sorted((resident for resident in needy if not resident.is_leaving), key=seniority)

@@ -13,7 +13,7 @@ import msgspec
 from sapwood.core.plan import EngineLimits
 from sapwood.core.request import Request, RequestState
 from sapwood.errors import Aborted, InvalidRequest, Overloaded, SapwoodError, Unavailable
-from sapwood.messages.types import Abort, Answer, Ask, Drain, Finish, Flush, StepStats, Stop, Submit, TokenEvent, ToWorker
+from sapwood.messages.types import Abort, Answer, Ask, Drain, Finish, Flush, StepStats, Stop, Submit, TokenEvent, ToWorker, Unpin
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.intake import make_request
 from sapwood.scheduler.options import SchedulerOptions
@@ -47,6 +47,8 @@ class Inbox:
                 self._stop(message)
             case Flush():
                 answers.append(self._flush(message))
+            case Unpin():
+                self._custody.pins.drop(message.names)
             case Ask():
                 answers.append(Answer(message.ask, True, data=msgspec.structs.asdict(stats())))
             case Drain():
@@ -108,6 +110,7 @@ class Inbox:
         num_live = len(self._roster.live)
         if num_live:
             return Answer(flush.ask, False, f"{num_live} requests run or wait; flush the cache when the server is idle")
+        self._custody.pins.clear()
         self._custody.index.clear()
         return Answer(flush.ask, True, "the prefix cache is empty")
 

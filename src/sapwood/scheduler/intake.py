@@ -36,6 +36,8 @@ def make_request(submit: Submit, arrival: int, limits: EngineLimits) -> Request:
         sample_index=submit.sample_index,
         priority=submit.priority,
         namespace=submit.namespace,
+        pin=submit.pin,
+        pin_s=submit.pin_s,
     )
 
 

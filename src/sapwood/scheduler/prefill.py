@@ -73,6 +73,10 @@ class Prefiller:
                 continue
             num_wanted = self._reservation.wanted_pages(request)
             resident = self._custody.house(request, match, num_wanted, num_promised, use_source=donor is None)
+            while resident is None and self._custody.pins.drop_oldest():
+                match = self._custody.match(request)
+                donor, num_rows = self._donor(request, match)
+                resident = self._custody.house(request, match, num_wanted, num_promised, use_source=donor is None)
             if resident is None:
                 held_back = request.priority
                 if held_back >= highest:

@@ -70,7 +70,7 @@ class Scheduler:
     def step(self, inputs: StepInputs) -> StepOutcome:
         """Results first, then messages in their order, then the plan."""
         self._budget.observe(inputs)
-        self._custody.tiers.now_s = inputs.now_s
+        self._custody.tell_time(inputs.now_s)
         for done in inputs.transfers:
             self._custody.tiers.done(done)
         events: list[TokenEvent] = []
@@ -175,6 +175,7 @@ class Scheduler:
             new_token_ratio=self._reservation.ratio,
             cached_host_tokens_total=self._prefiller.num_cached_below[0],
             cached_storage_tokens_total=self._prefiller.num_cached_below[1],
+            num_pins=len(self._custody.pins),
             **self._custody.tiers.counts,
         )
 

@@ -20,13 +20,23 @@ from sapwood.server.metrics import metrics_routes
 from sapwood.server.native.admin import admin_routes
 from sapwood.server.native.generate import generate_routes
 from sapwood.server.native.info import info_routes
+from sapwood.server.native.sessions import session_routes
 from sapwood.server.native.tokenize import tokenize_routes
 from sapwood.server.openai.chat import chat_routes
 from sapwood.server.openai.completions import completion_routes
 from sapwood.server.openai.models import model_routes
 from sapwood.server.openapi import describe
 
-FAMILIES = (health_routes, generate_routes, tokenize_routes, admin_routes, chat_routes, completion_routes, model_routes)
+FAMILIES = (
+    health_routes,
+    generate_routes,
+    session_routes,
+    tokenize_routes,
+    admin_routes,
+    chat_routes,
+    completion_routes,
+    model_routes,
+)
 
 
 def create_app(context: ServerContext) -> FastAPI:

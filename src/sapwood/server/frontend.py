@@ -33,6 +33,7 @@ from sapwood.messages.types import (
     Submit,
     TextEvent,
     ToWorker,
+    Unpin,
     Watch,
     pack_ids,
 )
@@ -42,6 +43,7 @@ from sapwood.server.limits import ServingLimits, ServingState, check_room, check
 from sapwood.server.questions import Questions
 from sapwood.server.record import Reception, RecordState, RequestRecord, Timings
 from sapwood.server.requests import GenerateRequest, PromptRequest, resolve
+from sapwood.server.sessions import Sessions
 from sapwood.server.stream import Stream
 
 CONTEXT_IDS = 16
@@ -86,6 +88,7 @@ class Frontend:
         self._rids: set[str] = set()
         self._questions = Questions(backend.send)
         self._unsent: deque[ToWorker] = deque()
+        self.sessions = Sessions(clock, lambda names: self._send_surely(Unpin(names)), self.abort_one)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -121,6 +124,11 @@ class Frontend:
         self._end(hit, Finish("abort", message=message, status=499, code="aborted"))
         self._abort_in_worker(hit, message)
         return len(hit)
+
+    def abort_one(self, rid: str) -> None:
+        """End the request with exactly this rid, if it is unfinished."""
+        for record in [record for record in self._records.values() if record.rid == rid]:
+            self._abandon([record])
 
     async def flush_cache(self, timeout_s: float = 10.0) -> Answer:
         """Empty the prefix cache; the answer says whether it was."""
@@ -307,4 +315,6 @@ def _as_submit(record: RequestRecord, packed_ids: bytes) -> Submit:
         sample_index=record.sample_index,
         priority=record.prompt.priority,
         namespace=record.prompt.namespace,
+        pin=record.prompt.pin,
+        pin_s=record.prompt.pin_s,
     )

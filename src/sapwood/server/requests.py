@@ -28,7 +28,7 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and what to make of it; `params.n` samples are wanted.
 
     `params.max_new_tokens=None` means that the client gave none: `default_max_new_tokens` then applies, clamped to the room
-    that is left (None: all of it). `namespace` separates prefix-cache entries.
+    that is left (None: all of it). `namespace` separates prefix-cache entries; the session `pin` keeps the pages for `pin_s`.
     """
 
     rid: str
@@ -38,6 +38,8 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: LogprobOptions = LogprobOptions()
     priority: int = 0
     namespace: str = ""
+    pin: str = ""
+    pin_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

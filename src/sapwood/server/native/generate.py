@@ -22,6 +22,7 @@ from sapwood.server.failures import as_error, error_body
 from sapwood.server.native.reply import ReplyShape, reply
 from sapwood.server.native.schema import SAMPLING_REFUSALS, GenerateFields, GenerateRefusals, SamplingFields
 from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
+from sapwood.server.sessions import SessionParams
 from sapwood.server.sse import EventStream, collect, event, json_response
 from sapwood.server.stream import Stream
 
@@ -41,6 +42,7 @@ def generate_routes(context: ServerContext) -> APIRouter:
         fields = _fields.decode(data)
         refuse(_refusals.decode(data))
         call, shape = await _prepare(context, fields)
+        session = fields.session_params
         with named_as(
             {
                 "seed": "sampling_seed",
@@ -49,6 +51,8 @@ def generate_routes(context: ServerContext) -> APIRouter:
             }
         ):
             stream = context.frontend.open(call)
+        if session is not None:
+            context.frontend.sessions.begin(session, call.prompts[0].rid, stream.records[0])
         if fields.stream:
             return EventStream(stream, _events(stream, shape, context.settings.incremental_streaming_output))
         await collect(stream, request)
@@ -61,11 +65,17 @@ def generate_routes(context: ServerContext) -> APIRouter:
 
 async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[GenerateRequest, ReplyShape]:
     prompts, is_batch, name = await _prompt_ids(context, fields)
+    session_name, session_s = "", 0.0
+    if fields.session_params is not None:
+        prompts = [_in_session(context, fields.session_params, prompts, is_batch)]
+        session_name, session_s = fields.session_params.id or "", context.frontend.sessions.timeout_s(fields.session_params.id)
     count = len(prompts)
     params = _spread(fields.sampling_params, count, "sampling_params")
     samplings = [item or SamplingFields() for item in params]
     if len({item.n or 1 for item in samplings}) > 1:
         raise InvalidRequest("sampling_params: n must be the same for every prompt of a batch", param="n")
+    if session_name and (samplings[0].n or 1) > 1:
+        raise InvalidRequest("a turn of a session has one answer; leave n out", param="n")
     logprobs = _logprob_options(fields, [len(ids) for ids in prompts])
     salts, keys = _spread(fields.cache_salt, count, "cache_salt"), _spread(fields.extra_key, count, "extra_key")
     requests = tuple(
@@ -77,6 +87,8 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
             logprobs=options,
             priority=fields.priority or 0,
             namespace=make_namespace(salt, key),
+            pin=session_name,
+            pin_s=session_s,
         )
         for rid, ids, sampling, options, salt, key in zip(
             _rids(fields.rid, count, is_batch), prompts, samplings, logprobs, salts, keys, strict=True
@@ -113,14 +125,24 @@ async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> tuple[l
     """The ids of each prompt, whether the client sent a batch, and the field they came in."""
     if (fields.text is None) == (fields.input_ids is None):
         raise InvalidRequest("send either text or input_ids, and not both", param="text")
+    continues = fields.session_params is not None and fields.session_params.rid is not None
+    if continues and not (fields.text or fields.input_ids):
+        return [[]], False, "text"
     if fields.text is not None:
         parse_special = fields.parse_special is not False
         texts = as_list(fields.text)
         if not texts:
             raise InvalidRequest("text must not be an empty list; send at least one prompt", param="text")
-        ids = [await context.encode([(text, parse_special)], add_special=True, name="text") for text in texts]
+        ids = [await context.encode([(text, parse_special)], add_special=not continues, name="text") for text in texts]
         return ids, isinstance(fields.text, list), "text"
     return *split_ids(fields.input_ids or [], "input_ids"), "input_ids"
+
+
+def _in_session(context: ServerContext, session: SessionParams, prompts: list[list[int]], is_batch: bool) -> list[int]:
+    """The whole prompt of a session's turn."""
+    if is_batch:
+        raise InvalidRequest("a session takes one prompt at a time; send the turns one by one", param="session_params")
+    return context.frontend.sessions.compose(session, prompts[0], context.frontend.limits.max_request_tokens)
 
 
 def split_ids(value: list[Any], name: str) -> tuple[list[list[int]], bool]:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sapwood.server.body import make_refusals
+from sapwood.server.sessions import SessionParams
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -71,12 +72,13 @@ class GenerateFields(msgspec.Struct, kw_only=True):
     priority: Int32 | None = None
     cache_salt: str | list[str] | None = None
     extra_key: str | list[str] | None = None
+    session_params: SessionParams | None = None
 
 
 GenerateRefusals = make_refusals(
     "GenerateRefusals",
     (
-        "input_embeds", "image_data", "video_data", "audio_data", "lora_path", "custom_logit_processor", "session_params",
+        "input_embeds", "image_data", "video_data", "audio_data", "lora_path", "custom_logit_processor",
         "session_id", "return_hidden_states", "return_routed_experts", "return_indexer_topk", "return_sampling_mask",
         "return_entropy", "return_bytes", "return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs",
         "positional_embed_overrides", "token_indices_to_pool", "multi_item_delimiter_indices", "bootstrap_host",
