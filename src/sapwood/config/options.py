@@ -111,6 +111,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("admin_api_key", "server", "str", None, check=not_blank, automatic="the API key", secret=True,
            help="Key that admin routes ask for instead."),
     Option("enable_metrics", "server", "bool", False, help="Serve Prometheus metrics at /metrics."),
+    Option("kv_events_config", "server", "str", None, check=not_blank, automatic="no feed",
+           help="ZeroMQ feed of what enters and leaves the prefix cache, as JSON: `endpoint` (tcp://*:5557), `topic`."),
     Option("max_queued_requests", "server", "int", 16384, check=at_least(1),
            help="Unfinished requests beyond which new ones get a 429."),
     Option("allow_auto_truncate", "server", "bool", False,

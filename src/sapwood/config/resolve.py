@@ -6,6 +6,7 @@ sections (but for a random seed that nobody set), and every automatic choice is 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -31,6 +32,7 @@ from sapwood.errors import ConfigError
 DEFAULT_MODEL = "smollm2-135m-instruct"
 SMALL_HOST_CORES = 4
 CUDA_HOST_RATIO = 2.0
+DEFAULT_EVENTS_ENDPOINT = "tcp://*:5557"
 CPU_HOST_RATIO = 0.25
 
 
@@ -131,7 +133,23 @@ def _cache(pick: _Chooser, on_cpu: bool) -> CacheSection:
         storage_path=pick.get("hicache_storage_path"),
         storage_bytes=pick.get("hicache_storage_size"),
         prefetch=pick.get("hicache_storage_prefetch_policy"),
+        **_events(pick.get("kv_events_config")),
     )
+
+
+def _events(text: str | None) -> dict[str, Any]:
+    """Endpoint and topic of `--kv-events-config`, which is JSON as vLLM and SGLang write it."""
+    if text is None:
+        return {"events_endpoint": None, "events_topic": ""}
+    try:
+        fields = json.loads(text)
+        unknown = fields.keys() - {"publisher", "endpoint", "topic"}
+    except (ValueError, AttributeError):
+        raise ConfigError(f"--kv-events-config takes a JSON object, got {text!r}", param="kv_events_config") from None
+    if unknown or fields.get("publisher", "zmq") != "zmq" or not all(isinstance(value, str) for value in fields.values()):
+        known = "publisher (zmq), endpoint, topic"
+        raise ConfigError(f"--kv-events-config: {text} is not understood; known fields: {known}", param="kv_events_config")
+    return {"events_endpoint": fields.get("endpoint", DEFAULT_EVENTS_ENDPOINT), "events_topic": fields.get("topic", "")}
 
 
 def _refuse_tiers(raw: RawOptions, device: str) -> None:
@@ -205,6 +223,8 @@ def _refuse_contradictions(raw: RawOptions) -> None:
         raise ConfigError("--kv-cache-bytes and --mem-fraction-static both set the size of the KV cache; leave one of them out")
     if raw.get("device") == "cpu" and raw.get("dtype") == "float16":
         raise ConfigError("--dtype float16 does not run on a CPU; take float32 or bfloat16")
+    if raw.get("kv_events_config") and (raw.get("disable_radix_cache") or raw.get("prefix_cache") == "chunk"):
+        raise ConfigError("--kv-events-config needs a prefix cache; leave --disable-radix-cache (or chunk) out")
     if raw.get("disable_radix_cache") and raw.get("prefix_cache") == "hash":
         raise ConfigError("--disable-radix-cache contradicts --prefix-cache hash; leave one of them out")
     chunk, page = raw.get("chunked_prefill_size"), raw.get("page_size")

@@ -31,7 +31,7 @@ class ModelOptions:
 class CacheSection:
     """The tiers below the KV cache. `host_bytes` or else `host_ratio` (of the KV cache) sizes the host's; 0 bytes: there is none.
     `storage` is none or a kind of cache storage at `storage_path` (None: the
-    cache folder), which keeps at most `storage_bytes`."""
+    cache folder), which keeps at most `storage_bytes`. Routers hear of the cache at `events_endpoint`, if any."""
 
     host_bytes: int | None
     host_ratio: float
@@ -40,6 +40,8 @@ class CacheSection:
     storage_path: str | None
     storage_bytes: int
     prefetch: str
+    events_endpoint: str | None
+    events_topic: str
 
 
 @dataclass(frozen=True, slots=True)

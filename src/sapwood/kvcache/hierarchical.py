@@ -11,19 +11,22 @@ from dataclasses import replace
 from typing import Any
 
 from sapwood.core.request import ID_BYTES
+from sapwood.kvcache.events import EventLog
 from sapwood.kvcache.keys import chained_keys, root_key
 from sapwood.kvcache.prefix import Insertion, Lock, Match, PrefixIndex
 from sapwood.kvcache.tiers import Tiers
 
 
 class HierarchicalIndex:
-    """See `PrefixIndex` for the contract; handles are the inner index's. Matches go on in the tiers below."""
+    """See `PrefixIndex` for the contract; handles are the inner index's. Matches go on in the tiers below; `events` hears
+    what comes and goes."""
 
     is_sharing = True
 
-    def __init__(self, inner: PrefixIndex[Any], tiers: Tiers, page_size: int) -> None:
+    def __init__(self, inner: PrefixIndex[Any], tiers: Tiers, events: EventLog, page_size: int) -> None:
         self._inner = inner
         self._tiers = tiers
+        self._events = events
         self._page_size = page_size
         self._page_bytes = page_size * ID_BYTES
         self._keys: dict[int, bytes] = {}
@@ -82,6 +85,8 @@ class HierarchicalIndex:
         self._keys.update(zip(fresh_pages, fresh_keys, strict=True))
         self._tiers.on_found(keys[:num_shared], insertion.shared)
         self._tiers.on_stored(fresh_keys, fresh_pages)
+        above = keys[num_shared - 1] if num_shared else parent if last_page >= 0 else None
+        self._events.stored(fresh_keys, above, run[num_shared * self._page_bytes :])
         return insertion
 
     def insert_tail(self, handle: Any, run: bytes, page: int, *, priority: int = 0) -> bool:
@@ -94,7 +99,9 @@ class HierarchicalIndex:
 
     def _on_evict(self, pages: list[int]) -> None:
         named = [page for page in pages if page in self._keys]
-        self._tiers.on_evicted([self._keys.pop(page) for page in named], named)
+        keys = [self._keys.pop(page) for page in named]
+        self._tiers.on_evicted(keys, named)
+        self._events.removed(keys)
         self.on_evict(pages)
 
     def end_of(self, handle: Any) -> tuple[str | None, int]:
@@ -106,6 +113,7 @@ class HierarchicalIndex:
         self._inner.clear()
         self._keys.clear()
         self._tiers.on_cleared()
+        self._events.cleared()
 
     def held_pages(self) -> Iterable[int]:
         """Every page of the KV store that the index holds."""

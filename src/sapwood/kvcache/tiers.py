@@ -83,6 +83,8 @@ class Tiers:
         self._host.clear()
 
     def _save(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
+        if not self._host.num_pages:
+            return
         for key, page in zip(keys, pages, strict=True):
             known = self._host.get(key)
             if known is not None:

@@ -15,6 +15,7 @@ from sapwood.core.plan import EngineLimits
 from sapwood.core.request import ID_BYTES, Request, RequestState
 from sapwood.core.units import div_ceil
 from sapwood.kvcache.audit import page_violations
+from sapwood.kvcache.events import EventLog
 from sapwood.kvcache.hierarchical import HierarchicalIndex
 from sapwood.kvcache.pages import PagePool
 from sapwood.kvcache.prefix import Match, PrefixIndex, prefix_indexes
@@ -42,6 +43,7 @@ class Custody:
         self._options = options
         self._page_size = limits.page_size
         self._publish_pages = max(options.publish_tokens // limits.page_size, 1)
+        self.events = EventLog(limits.page_size, is_on=options.kv_events)
         self.tiers = Tiers(limits.num_host_pages, limits.page_size * ID_BYTES, options.tiers)
         self.rebuild()
 
@@ -50,9 +52,11 @@ class Custody:
         limits, options = self._limits, self._options
         self.pool = PagePool(limits.num_pages, limits.page_size)
         self.tiers.on_cleared()
+        self.events.cleared()
         index = prefix_indexes.get(options.cache)(self.pool, options.eviction)
-        has_tiers = limits.num_host_pages > 0 and index.is_sharing
-        self.index: PrefixIndex[Any] = HierarchicalIndex(index, self.tiers, limits.page_size) if has_tiers else index
+        self.index: PrefixIndex[Any] = index
+        if index.is_sharing and (limits.num_host_pages or options.kv_events):
+            self.index = HierarchicalIndex(index, self.tiers, self.events, limits.page_size)
         self._free_slots = list(range(limits.num_slots - 1, -1, -1))
         self._draining: deque[Draining] = deque()
         self._unpointed: list[Resident] = []

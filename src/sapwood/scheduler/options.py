@@ -19,7 +19,7 @@ class SchedulerOptions:
 
     `step_token_budget`: tokens per step, the chunk size of prompts (None: no limit). `max_running_requests`: None for as many
     as the engine has slots. `cache` and `eviction` name a prefix index and its policy; `tiers` matter where the
-    engine has host pages. The new-token ratio is the share of
+    engine has host pages; `kv_events` says what enters and leaves the index. The new-token ratio is the share of
     still allowed output that is reserved for a running request: it falls linearly from `init_new_token_ratio` times
     `conservativeness` to `min_new_token_factor` of that over `new_token_ratio_steps` decode steps, and rises on retraction.
     At most `max_reserved_tokens` of output are reserved per request. `max_queue` (None: no limit) refuses what
@@ -33,6 +33,7 @@ class SchedulerOptions:
     cache: str = "radix"
     eviction: str = "lru"
     tiers: TierOptions = TierOptions()
+    kv_events: bool = False
     max_queue: int | None = None
     max_tombstones: int = 4096
     init_new_token_ratio: float = 0.7

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.request import RequestState
 from sapwood.core.transfer import TransferOrder
+from sapwood.kvcache.events import CacheEvent
 from sapwood.messages.types import Answer, StepInputs, StepStats, TokenEvent
 from sapwood.scheduler.budget import FixedBudget
 from sapwood.scheduler.custody import Custody
@@ -29,12 +30,13 @@ from sapwood.scheduler.roster import Roster
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a decision says: the step to launch (None: nothing can be launched now), news of requests, replies to questions,
-    and orders for the cache's storage."""
+    orders for the cache's storage, and what routers should know of the cache."""
 
     plan: StepPlan | None
     events: list[TokenEvent]
     answers: list[Answer]
     transfers: list[TransferOrder] = field(default_factory=list)
+    cache_events: list[CacheEvent] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Scheduler:
         if not self._roster.live:
             self._reservation.on_idle()
         plan = self._plan()
-        return StepOutcome(plan, events, answers, self._custody.tiers.take_orders())
+        return StepOutcome(plan, events, answers, self._custody.tiers.take_orders(), self._custody.events.take())
 
     def _confirm(self, result: StepResult, events: list[TokenEvent]) -> None:
         if not self._in_flight or self._in_flight[0].plan.step != result.step:

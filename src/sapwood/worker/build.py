@@ -188,6 +188,7 @@ def _scheduler_options(section: SchedulerSection, cache: CacheSection, planned_c
         cache=section.prefix_cache,
         eviction=section.eviction,
         tiers=tier_options(cache),
+        kv_events=cache.events_endpoint is not None,
         conservativeness=section.conservativeness,
     )
 

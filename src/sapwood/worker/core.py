@@ -14,7 +14,7 @@ from sapwood.core.plan import Engine, StepResult
 from sapwood.messages.types import Answer, StepInputs, TokenEvent, ToWorker
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
 from sapwood.worker.loop import overlapped, plain
-from sapwood.worker.transfers import NoTransfers, Transfers
+from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class LocalPort:
     answers: list[Answer] = field(default_factory=list)
 
     def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
-        """Never blocks: the driver only turns the loop when there is something to do."""
+        """Never blocks for long: the driver only turns the loop when there is something to do."""
+        if not results and not self.messages and self.transfers.is_busy:
+            time.sleep(TRANSFER_POLL_S)  # a request may wait for storage alone
         messages, self.messages = self.messages, []
         done = self.transfers.collect()
         inputs = StepInputs(messages=messages, results=results, transfers=done, now_s=time.monotonic())

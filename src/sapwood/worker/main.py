@@ -23,6 +23,7 @@ from sapwood.messages.types import Ready, ToWorker
 from sapwood.observability.logging import configure_logging
 from sapwood.observability.progress import reporting
 from sapwood.worker.build import BuiltWorker, build_worker
+from sapwood.worker.event_feed import NoFeed, ZmqFeed
 from sapwood.worker.loop import overlapped, plain
 from sapwood.worker.ports import FollowerPort, Outboxes, ServerPort, share_with_ranks
 
@@ -73,7 +74,10 @@ def serve_rank(orders: WorkerOrders) -> None:
         inbox: Receiver[ToWorker] = Receiver(context, topology.worker, ToWorker)
         events = server if orders.inline_detokenizer else Sender(context, topology.detokenizer)
         share = share_with_ranks(ranks.control, ranks.group.size)
-        port = ServerPort(inbox, Outboxes(events, server, topology.epoch, built.transfers), share, built.scheduler.stats)
+        cache = orders.engine.cache
+        feed = ZmqFeed(context, cache.events_endpoint, cache.events_topic) if cache.events_endpoint else NoFeed()
+        outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed)
+        port = ServerPort(inbox, outboxes, share, built.scheduler.stats)
     else:
         port = FollowerPort(ranks.control)
     server.send(Ready(orders.name, os.getpid(), built.info))

@@ -17,10 +17,10 @@ from sapwood.distributed.group import ControlLink
 from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.types import Drain, StepEvents, StepInputs, StepStats, ToWorker
 from sapwood.scheduler.scheduler import StepOutcome
-from sapwood.worker.transfers import NoTransfers, Transfers
+from sapwood.worker.event_feed import EventFeed, NoFeed
+from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
 HEARTBEAT_S = 5.0
-TRANSFER_POLL_S = 0.0005
 
 
 def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInputs], None]:
@@ -38,12 +38,13 @@ def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInpu
 @dataclass(frozen=True, slots=True)
 class Outboxes:
     """Where rank 0 sends: `events` to the detokenizer or the server, `answers` to the server; both in this `epoch`. Orders for
-    the cache's storage go to `transfers`."""
+    the cache's storage go to `transfers`, news of the cache to `feed`."""
 
     events: Sender
     answers: Sender
     epoch: int
     transfers: Transfers = NoTransfers()
+    feed: EventFeed = NoFeed()
 
 
 class ServerPort:
@@ -75,6 +76,7 @@ class ServerPort:
             self._last_stats = stats
             out.events.send(StepEvents(out.epoch, outcome.events, stats))
         out.transfers.submit(outcome.transfers)
+        out.feed.publish(outcome.cache_events)
         for answer in outcome.answers:
             out.answers.send(answer)
         out.events.flush()

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from sapwood.core.transfer import Fetch, Probe, Store, TransferDone, TransferOrder
 from sapwood.kvcache.storage import Storage
 
+TRANSFER_POLL_S = 0.0005
+"""How often a loop looks for answers while it has nothing else to do."""
+
 logger = logging.getLogger(__name__)
 
 
