@@ -163,6 +163,8 @@ def _refuse_tiers(raw: RawOptions, device: str) -> None:
         raise ConfigError("--enable-hierarchical-cache needs a prefix cache; leave --disable-radix-cache (or chunk) out")
     if raw.get("hicache_size") is not None and raw.get("hicache_ratio") is not None:
         raise ConfigError("--hicache-size and --hicache-ratio both set the size of the host's tier; leave one of them out")
+    if raw.get("hicache_storage_backend") == "redis" and not raw.get("hicache_storage_path"):
+        raise ConfigError("--hicache-storage-backend redis needs --hicache-storage-path redis://host:6379/0")
     if has_storage and raw.get("tp_size") > 1:
         raise ConfigError("--hicache-storage-backend works with one rank so far; leave --tp-size or the backend out")
     if device == "cpu" and raw.get("model_path") != "null" and not has_storage:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol
 
 from sapwood.registry import Registry
+
+CHECKSUM_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,13 @@ class Storage(Protocol):
     def close(self) -> None:
         """Finish what was begun; nothing is called afterwards."""
         ...
+
+
+def page_checksum(fingerprint: bytes, key: bytes, data: memoryview) -> bytes:
+    """What proves that `data` is the page under `key` of an engine with this fingerprint."""
+    digest = blake2b(key, digest_size=CHECKSUM_BYTES, key=fingerprint)
+    digest.update(data)
+    return digest.digest()
 
 
 storage_backends: Registry[Callable[[StorageOptions], Storage]] = Registry("cache storage")

@@ -15,19 +15,17 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
 from sapwood.errors import ConfigError
 from sapwood.kvcache.keys import KEY_BYTES
-from sapwood.kvcache.storage import StorageOptions, storage_backends
+from sapwood.kvcache.storage import CHECKSUM_BYTES, StorageOptions, page_checksum, storage_backends
 
 logger = logging.getLogger(__name__)
 
 MAGIC = b"SAPWKV01"
 HEADER = struct.Struct("<8sQ32s16x")
-CHECKSUM_BYTES = 16
 RECORD_HEAD_BYTES = KEY_BYTES + CHECKSUM_BYTES
 NUM_SEGMENTS = 16
 """A full folder consists of about so many segments, and loses one of them at a time."""
@@ -140,8 +138,8 @@ class FileStorage:
                 return False
             segment, offset = place
             num_read = os.preadv(segment.file.fileno(), [head, into], offset)
-        expected = bytes(head[KEY_BYTES:])
-        if num_read == self._record_bytes and head[:KEY_BYTES] == key and expected == self._checksum(key, into):
+        checksum = page_checksum(self._options.fingerprint, key, into)
+        if num_read == self._record_bytes and head == key + checksum:
             return True
         logger.warning("a page in the cache file %s is damaged and ignored", segment.path)
         with self._mutex:
@@ -151,7 +149,7 @@ class FileStorage:
 
     def write(self, key: bytes, data: memoryview) -> None:
         """Append a page to the newest segment."""
-        checksum = self._checksum(key, data)
+        checksum = page_checksum(self._options.fingerprint, key, data)
         with self._mutex:
             if key in self._places:
                 return
@@ -170,11 +168,6 @@ class FileStorage:
         for segment in self._segments:
             segment.close()
         self._lock_file.close()
-
-    def _checksum(self, key: bytes, data: memoryview) -> bytes:
-        digest = blake2b(key, digest_size=CHECKSUM_BYTES, key=self._options.fingerprint)
-        digest.update(data)
-        return digest.digest()
 
     # ------------------------------------------------------------------------------------------------- room
     def _begin_segment(self) -> None:

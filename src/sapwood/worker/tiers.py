@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from sapwood.config.sections import CacheSection
-from sapwood.kvcache import storage_file
+from sapwood.kvcache import storage_file, storage_redis
 from sapwood.kvcache.storage import StorageOptions, storage_backends
 from sapwood.kvcache.tiers import TierOptions
 from sapwood.weights.catalog import cache_folder
 from sapwood.weights.checkpoint import Checkpoint
 from sapwood.worker.transfers import NoTransfers, StorageTransfers, Transfers
 
-__all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "tier_options"]
+__all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "storage_redis", "tier_options"]
 
 FORMAT_VERSION = 1
 """Raise it whenever the arithmetic of the kernels or the layout of a page changes."""
