@@ -163,6 +163,7 @@ class Desk:
                 sample_index=record.sample_index,
                 priority=record.prompt.priority,
                 namespace=record.prompt.namespace,
+                routing_key=record.prompt.routing_key,
             )
         )
 

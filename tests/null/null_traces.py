@@ -18,6 +18,7 @@ from sapwood.engine.null import NullOptions
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE, NullModel
 from sapwood.messages.types import Abort, Flush, Stop, Submit, ToWorker
 from sapwood.scheduler import SchedulerOptions
+from sapwood.scheduler.policy import policies
 
 MAX_LEN = 72
 EOS_PROBABILITY = 0.05
@@ -77,7 +78,12 @@ def worlds(draw: st.DrawFn) -> World:
     options = SchedulerOptions(
         step_token_budget=draw(st.sampled_from([1, 3, 8, 16, None])),
         max_running_requests=draw(st.sampled_from([None, None, 1, 3])),
-        policy=draw(st.sampled_from(["fcfs", "lpm"])),
+        policy=draw(st.sampled_from(list(policies))),
+        aging_interval=draw(st.sampled_from([0, 1, 3, 16])),
+        seed=draw(st.integers(0, 3)),
+        priority_scheduling=draw(st.booleans()),
+        low_priority_values_first=draw(st.booleans()),
+        preemption_threshold=draw(st.sampled_from([None, 0, 1, 10])),
         mode=draw(st.sampled_from(["mixed", "prefill-first"])),
         cache=draw(st.sampled_from(["radix", "radix", "radix", "chunk"])),
         init_new_token_ratio=draw(st.sampled_from([0.01, 0.01, 0.3, 1.0])),
@@ -134,7 +140,8 @@ def _common_facts(chance: random.Random) -> dict[str, object]:
         "seed": chance.choice([1, 2]),
         "stop_token_ids": chance.choice([(), (), (101, 116)]),
         "ignore_eos": chance.random() < 0.3,
-        "priority": chance.choice([0, 0, 0, 1, -1]),
+        "priority": chance.choice([0, 0, 0, 1, -1, 12]),
+        "routing_key": chance.choice(["", "a", "b"]),
         "namespace": chance.choice(["", "", "", "tenant"]),
         "logprobs": LogprobOptions(output=chance.random() < 0.3, top_n=chance.choice([0, 2]), prompt_start=prompt_start),
     }
@@ -149,7 +156,7 @@ def _maybe_replayed(chance: random.Random, model: NullModel, request: Submit, pr
         name: getattr(request.params, name)
         for name in ("max_new_tokens", "min_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "seed")
     }
-    more = {name: getattr(request, name) for name in ("sample_index", "priority", "namespace", "logprobs")}
+    more = {name: getattr(request, name) for name in ("sample_index", "priority", "namespace", "logprobs", "routing_key")}
     return submit(request.number, prompt + emitted, group=request.group, num_emitted=len(emitted), **facts, **more)
 
 

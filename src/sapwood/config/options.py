@@ -25,6 +25,9 @@ LLM_GROUPS = ("model", "engine", "memory", "scheduling")
 
 _DTYPES = (*same("auto", "float32", "bfloat16", "float16"), ("float", "float32"), ("half", "float16"))
 _KV_DTYPES = (*same("auto", "float32", "bfloat16", "float16"), ("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16"))
+_POLICIES = (
+    "fcfs", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "lof", "random", "priority", "routing-key",
+)  # fmt: skip
 
 # A table reads best as a table: one entry, one or two lines.
 # fmt: off
@@ -69,8 +72,19 @@ OPTIONS: tuple[Option, ...] = (
     Option("page_size", "memory", "int", 16, check=power_of_two, help="Tokens in one page of the KV cache."),
     Option("disable_radix_cache", "memory", "bool", False, help="Do not reuse the KV cache of shared prefixes."),
 
-    Option("schedule_policy", "scheduling", "str", "fcfs", values=same("fcfs", "lpm"),
-           help="Order in which waiting requests are tried: first come, or longest cached prefix."),
+    Option("schedule_policy", "scheduling", "str", "fcfs", values=same(*_POLICIES),
+           help="Order in which waiting requests are tried; docs/guide/scheduling.md describes each."),
+    Option("schedule_aging_interval", "scheduling", "int", 16, check=at_least(0),
+           help="Every so many admissions, whoever has waited longest goes first, whatever the policy; 0: never."),
+    Option("enable_priority_scheduling", "scheduling", "bool", False,
+           help="Let requests' `priority` count: more goes first; without it priorities are ignored."),
+    Option("schedule_low_priority_values_first", "scheduling", "bool", False, help="A lower `priority` goes first instead."),
+    Option("default_priority_value", "scheduling", "int", 0, check=within(-(2**31), 2**31 - 1),
+           help="Priority of requests that bring none."),
+    Option("priority_scheduling_preemption_threshold", "scheduling", "int", 10, check=at_least(0),
+           help="A waiting request may take the place of running ones whose priority is lower by more than this."),
+    Option("disable_priority_preemption", "scheduling", "bool", False,
+           help="Priorities only order the queue; nobody is preempted."),
     Option("schedule_mode", "scheduling", "str", "mixed", values=same("mixed", "prefill-first"),
            help="Whether a step mixes decodes with prompt chunks, or prompts go first."),
     Option("enable_mixed_chunk", "scheduling", "bool", False, help="The same as `--schedule-mode mixed`, as SGLang spells it."),

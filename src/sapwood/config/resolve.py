@@ -77,7 +77,7 @@ def resolve(raw: RawOptions, host: HostFacts) -> Config:
         random_seed=seed,
     )
     engine = _engine(pick, device, host)
-    scheduler = _scheduler(pick, engine)
+    scheduler = _scheduler(pick, engine, seed)
     server, launch = _server(pick, model), _launch(pick, host)
     return Config(model, engine, scheduler, server, launch, tuple(pick.choices))
 
@@ -108,7 +108,7 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
     )
 
 
-def _scheduler(pick: _Chooser, engine: EngineSection) -> SchedulerSection:
+def _scheduler(pick: _Chooser, engine: EngineSection, random_seed: int) -> SchedulerSection:
     return SchedulerSection(
         policy=pick.get("schedule_policy"),
         mode=pick.get("schedule_mode"),
@@ -118,6 +118,14 @@ def _scheduler(pick: _Chooser, engine: EngineSection) -> SchedulerSection:
         max_running_requests=engine.max_running_requests,
         conservativeness=pick.get("schedule_conservativeness"),
         overlap=not pick.get("disable_overlap_schedule"),
+        aging_interval=pick.get("schedule_aging_interval"),
+        priority_scheduling=pick.get("enable_priority_scheduling") or pick.get("schedule_policy") == "priority",
+        low_priority_values_first=pick.get("schedule_low_priority_values_first"),
+        preemption_threshold=None
+        if pick.get("disable_priority_preemption")
+        else pick.get("priority_scheduling_preemption_threshold"),
+        random_seed=random_seed,
+        max_queue=pick.get("max_queued_requests"),
     )
 
 
@@ -134,6 +142,7 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         stream_interval=pick.get("stream_interval"),
         incremental_streaming_output=pick.get("incremental_streaming_output"),
         random_seed=model.random_seed,
+        default_priority=pick.get("default_priority_value"),
         log_level=pick.get("log_level"),
     )
 

@@ -47,7 +47,8 @@ class EngineSection:
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
     """What one step may hold. `chunked_prefill_size` None is left to the memory plan, -1 does not cut prompts; neither exceeds
-    `max_prefill_tokens`."""
+    `max_prefill_tokens`. `preemption_threshold=None`: nobody is preempted; `random_seed` decides random orders, alike on all
+    ranks."""
 
     policy: str
     mode: str
@@ -57,6 +58,12 @@ class SchedulerSection:
     max_running_requests: int | None
     conservativeness: float
     overlap: bool
+    aging_interval: int
+    priority_scheduling: bool
+    low_priority_values_first: bool
+    preemption_threshold: int | None
+    random_seed: int
+    max_queue: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,7 @@ class ServerSection:
     stream_interval: int
     incremental_streaming_output: bool
     random_seed: int
+    default_priority: int
     log_level: str
 
 

@@ -21,6 +21,8 @@ from sapwood.core.plan import Int32Array
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 ID_BYTES = 4
+ELDER_PRIORITY = 2**62
+"""Above every priority that a client can give."""
 
 
 class RequestState(Enum):
@@ -98,7 +100,8 @@ class Request:
 
     `token_bytes` holds the known ids as little-endian int32 (the form in which they travel and are compared); the first
     `num_prompt` are the prompt. `max_len` is the largest `num_known` allowed; `max_len == num_prompt` asks for no completion.
-    `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older).
+    `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older). Moments are on
+    the scheduler's clock (`arrived_s`, `admitted_s`, in seconds; `tokens_at_arrival` in tokens computed till then).
     """
 
     number: int
@@ -112,6 +115,7 @@ class Request:
     sample_index: int = 0
     priority: int = 0
     namespace: str = ""
+    routing_key: str = ""
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     num_computed: int = field(default=0, init=False)
@@ -119,6 +123,9 @@ class Request:
     num_known: int = field(default=0, init=False)
     num_cached: int = field(default=-1, init=False)
     num_retractions: int = field(default=0, init=False)
+    arrived_s: float = field(default=0.0, init=False)
+    admitted_s: float | None = field(default=None, init=False)
+    tokens_at_arrival: int = field(default=0, init=False)
     report: PromptReport = field(init=False)
     seniority: tuple[int, int] = field(init=False)
 
@@ -132,6 +139,11 @@ class Request:
             self.report.add(0, [TokenLogprobs(first_id, None)])
 
     # ------------------------------------------------------------------------------------------------- questions
+    @property
+    def is_elder(self) -> bool:
+        """Whether the request has waited so long that it goes before everybody else."""
+        return self.priority == ELDER_PRIORITY
+
     @property
     def num_ids(self) -> int:
         """Ids known on the host."""
@@ -222,6 +234,11 @@ class Request:
         kept = self.num_ids if num_known is None else min(num_known, self.num_ids)
         self.num_known = kept
         self.num_confirmed = min(self.num_confirmed, kept)
+
+    def promote(self) -> None:
+        """Make it an elder: from now on it is admitted before, and retracted after, all that are not."""
+        self.priority = ELDER_PRIORITY
+        self.seniority = (-ELDER_PRIORITY, self.arrival)
 
     def _move(self, state: RequestState) -> None:
         if state not in LEGAL_MOVES[self.state]:

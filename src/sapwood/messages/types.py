@@ -58,6 +58,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     num_emitted: int = 0
     priority: int = 0
     namespace: str = ""
+    routing_key: str = ""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -138,6 +139,7 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     computed_tokens_total: int = 0
     generated_tokens_total: int = 0
     retractions_total: int = 0
+    preemptions_total: int = 0
     evicted_pages_total: int = 0
     stale_messages_total: int = 0
     law_violations_total: int = 0

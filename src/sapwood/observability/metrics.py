@@ -62,6 +62,7 @@ READINGS: tuple[Reading, ...] = (
     Reading("generation_tokens_total", "counter", "Completion tokens.", lambda s: s.generated_tokens_total),
     Reading("iterations_total", "counter", "Steps of the scheduler.", lambda s: s.steps_total),
     Reading("num_retracted_reqs_total", "counter", "Requests sent back to the queue.", lambda s: s.retractions_total),
+    Reading("num_preempted_reqs_total", "counter", "Requests that gave way to a higher priority.", lambda s: s.preemptions_total),
     Reading("evicted_tokens_total", "counter", "KV locations evicted.", lambda s: s.evicted_pages_total * s.page_size),
     Reading("stale_messages_total", "counter", "Messages of an older epoch.", lambda s: s.stale_messages_total),
     Reading("law_violations_total", "counter", "Breaches of the law of pages.", lambda s: s.law_violations_total),

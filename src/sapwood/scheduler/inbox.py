@@ -63,9 +63,9 @@ class Inbox:
             return
         try:
             request = self._accept(submit)
+            self._find_place(request, events)
         except SapwoodError as error:
-            finish = Finish("error", None, error.message, error.status, error.code)
-            events.append(TokenEvent(submit.number, submit.num_emitted, [], finish))
+            events.append(TokenEvent(submit.number, submit.num_emitted, [], _error_finish(error)))
             return
         if request.num_known == request.max_len > request.num_prompt:
             request.end(RequestState.FINISHED)
@@ -74,17 +74,26 @@ class Inbox:
         self._roster.add(request)
 
     def _accept(self, submit: Submit) -> Request:
-        """The request, unless it is refused for what it is (400), for the queue (429) or for the time (503)."""
-        request = make_request(submit, self._num_arrivals, self._limits)
+        """The request, unless it is refused for what it is (400) or for the time (503)."""
+        request = make_request(submit, self._num_arrivals, self._limits, self._options)
         self._num_arrivals += 1
         if self.is_draining:
             raise Unavailable("the server is shutting down; send the request to another one", retry_after_s=1.0)
         if request.num_known > request.max_len:
             raise InvalidRequest("more completion tokens were already emitted than max_new_tokens allows", param="max_new_tokens")
-        max_queue = self._options.max_queue
-        if max_queue is not None and self._roster.num_waiting >= max_queue + self._custody.num_free_slots:
-            raise Overloaded(f"the queue is full ({max_queue} requests wait); try again later", retry_after_s=1.0)
         return request
+
+    def _find_place(self, request: Request, events: list[TokenEvent]) -> None:
+        """Make sure that the queue has room; in a full one, a less important request that never ran makes place."""
+        max_queue = self._options.max_queue
+        if max_queue is None or self._roster.num_waiting < max_queue + self._custody.num_free_slots:
+            return
+        full = Overloaded(f"the queue is full ({max_queue} requests wait); try again later", retry_after_s=1.0)
+        junior = self._roster.waiting.most_junior_unstarted()
+        if junior is None or junior.priority >= request.priority:
+            raise full
+        self._roster.end(junior, RequestState.FAILED)
+        events.append(make_event(junior, finish=_error_finish(full)))
 
     def _abort(self, number: int, reason: str, events: list[TokenEvent]) -> None:
         request = self._roster.live.get(number)
@@ -110,6 +119,10 @@ class Inbox:
             return Answer(flush.ask, False, f"{num_live} requests run or wait; flush the cache when the server is idle")
         self._custody.index.clear()
         return Answer(flush.ask, True, "the prefix cache is empty")
+
+
+def _error_finish(error: SapwoodError) -> Finish:
+    return Finish("error", None, error.message, error.status, error.code)
 
 
 def _abort_finish(reason: str) -> Finish:

@@ -22,11 +22,21 @@ class SchedulerOptions:
     `conservativeness` to `min_new_token_factor` of that over `new_token_ratio_steps` decode steps, and rises on retraction.
     At most `max_reserved_tokens` of output are reserved per request. `max_queue` (None: no limit) refuses what
     comes on top of so many waiting requests (free slots, which will empty the queue at once, not counted).
+
+    `policy` orders the queue; every `aging_interval`-th admission goes to whoever has waited longest, whatever the policy and
+    the priorities say, and nobody takes its place until it has ended (0: never). `seed` is where random orders come from.
+    Without `priority_scheduling` the requests' priorities count for nothing. With it a waiting request whose priority is more
+    than `preemption_threshold` above that of running ones may take their place (None: never).
     """
 
     step_token_budget: int | None = 2048
     max_running_requests: int | None = None
     policy: str = "fcfs"
+    aging_interval: int = 16
+    seed: int = 0
+    priority_scheduling: bool = False
+    low_priority_values_first: bool = False
+    preemption_threshold: int | None = 10
     mode: str = "mixed"
     cache: str = "radix"
     eviction: str = "lru"
@@ -40,6 +50,17 @@ class SchedulerOptions:
     follow_tokens: int = 32
     publish_tokens: int = 64
 
+    @property
+    def honours_priority(self) -> bool:
+        """Whether priorities count."""
+        return self.priority_scheduling or self.policy == "priority"
+
+    def effective_priority(self, value: int) -> int:
+        """What a client's priority means here: more goes first."""
+        if not self.honours_priority:
+            return 0
+        return -value if self.low_priority_values_first else value
+
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"unknown scheduling mode {self.mode!r}; known: {', '.join(MODES)}")
@@ -47,8 +68,12 @@ class SchedulerOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1 (or None for no limit), got {value}")
-        if self.max_queue is not None and self.max_queue < 0:
-            raise ConfigError(f"max_queue must not be negative (None for no limit), got {self.max_queue}")
+        for name in ("max_queue", "preemption_threshold"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{name} must not be negative (None for no limit), got {value}")
+        if self.aging_interval < 0:
+            raise ConfigError(f"aging_interval must not be negative (0 switches ageing off), got {self.aging_interval}")
         for name in ("init_new_token_ratio", "min_new_token_factor", "conservativeness"):
             if not getattr(self, name) > 0.0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")

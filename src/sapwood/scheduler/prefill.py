@@ -7,6 +7,7 @@ holds back all behind it but those of higher priority, so a large request is not
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 from sapwood.core.request import Request, RequestState
 from sapwood.kvcache.prefix import Match
@@ -15,6 +16,9 @@ from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.policy import policies
+from sapwood.scheduler.preemption import Preemptor
+from sapwood.scheduler.progress import Progress
+from sapwood.scheduler.queue_view import QueueView
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.roster import Roster
 
@@ -25,11 +29,23 @@ MAX_FOLLOWERS_SKIPPED = 64
 class Prefiller:
     """Fills a plan with rows of prompt tokens."""
 
-    def __init__(self, custody: Custody, roster: Roster, reservation: Reservation, options: SchedulerOptions) -> None:
+    def __init__(
+        self,
+        custody: Custody,
+        roster: Roster,
+        reservation: Reservation,
+        preemptor: Preemptor,
+        options: SchedulerOptions,
+        progress: Progress,
+    ) -> None:
         self._custody = custody
         self._roster = roster
         self._reservation = reservation
+        self._preemptor = preemptor
         self._order = policies.get(options.policy)
+        self._view = QueueView(self._look, self._running, custody.pool.page_size, progress, options.seed)
+        self._aging_interval = options.aging_interval
+        self._num_until_elder = options.aging_interval
         self._max_running = options.max_running_requests
         self._follow_tokens = options.follow_tokens
         self.num_prompt_tokens = 0
@@ -43,21 +59,24 @@ class Prefiller:
                 count = min(pending, budget)
                 budget -= count
                 builder.run(resident, count)
-        if budget and self._has_room():
+        if not budget or not self._roster.waiting or self._roster.is_retracting:
+            return
+        if self._has_slot():
             self._admit(builder, budget)
+        else:
+            self._preemptor.make_room(self._roster.waiting.first, num_slots=1)
 
-    def _has_room(self) -> bool:
+    def _has_slot(self) -> bool:
         """Condition 2, and the limit on running requests of condition 5."""
         is_below_limit = self._max_running is None or len(self._roster.running) < self._max_running
-        return (
-            bool(self._roster.waiting) and is_below_limit and self._custody.num_free_slots > 0 and not self._roster.is_retracting
-        )
+        return is_below_limit and self._custody.num_free_slots > 0
 
     def _admit(self, builder: PlanBuilder, budget: int) -> None:
         num_promised = self._reservation.promised_pages(self._roster.running)
-        held_back, highest = -sys.maxsize, self._roster.waiting.highest_priority
+        self._age()
+        held_back, highest = -sys.maxsize, self._roster.waiting.first.priority
         leaders, num_followers = self._leaders(), 0
-        for request in self._order(self._roster.waiting.snapshot(), self._count_cached):
+        for request in self._order(self._roster.waiting.snapshot(), self._view):
             if request.priority <= held_back:
                 continue
             match = self._custody.match(request)
@@ -71,8 +90,9 @@ class Prefiller:
             num_wanted = self._reservation.wanted_pages(request)
             resident = self._custody.house(request, match, num_wanted, num_promised, use_source=donor is None)
             if resident is None:
+                num_missing = num_wanted - len(match.pages) + num_promised - self._custody.num_available
                 held_back = request.priority
-                if held_back >= highest:
+                if self._preemptor.make_room(request, num_pages=num_missing) or held_back >= highest:
                     return
                 continue
             self._start(builder, resident, match, donor, num_rows)
@@ -81,7 +101,7 @@ class Prefiller:
             builder.run(resident, count)
             leaders = self._leaders()
             num_promised += num_wanted - len(resident.pages)
-            if not budget or not self._has_room():
+            if not budget or not self._roster.waiting or not self._has_slot():
                 return
 
     def _start(
@@ -103,18 +123,28 @@ class Prefiller:
             self.num_prompt_tokens += request.num_prompt
             self.num_cached_tokens += request.num_cached
         self._roster.admit(resident)
+        self._num_until_elder -= 1
         builder.start(resident)
 
-    def _count_cached(self, request: Request) -> int:
-        return len(self._custody.match(request, touch=False).pages) * self._custody.pool.page_size
+    # ------------------------------------------------------------------------------------------------- order
+    def _age(self) -> None:
+        """Whatever the policy prefers, one admission in so many goes to whoever has waited longest, so nobody waits for ever."""
+        if self._aging_interval and self._num_until_elder <= 0:
+            self._num_until_elder = self._aging_interval
+            self._roster.waiting.promote_oldest()
+
+    def _look(self, request: Request) -> Match[object]:
+        return self._custody.match(request, touch=False)
+
+    def _running(self) -> Iterator[Request]:
+        return (resident.request for resident in self._roster.running)
 
     # ------------------------------------------------------------------------------------------------- sharing in the batch
     def _leaders(self) -> list[Request]:
         """Running requests of whose prompts a part is not confirmed, and so not yet shared."""
         if not self._custody.index.is_sharing:
             return []
-        running = (resident.request for resident in self._roster.running)
-        return [request for request in running if request.num_confirmed < request.num_prompt]
+        return [request for request in self._running() if request.num_confirmed < request.num_prompt]
 
     def _follows(self, request: Request, num_matched: int, leaders: list[Request]) -> bool:
         """Whether one of the `leaders`, whose prompts are just being computed, will have what this request could share beyond

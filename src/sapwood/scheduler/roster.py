@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sapwood.core.request import Request, RequestState
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident, seniority
 from sapwood.scheduler.waiting import WaitingQueue
 
@@ -15,8 +16,9 @@ from sapwood.scheduler.waiting import WaitingQueue
 class Roster:
     """The live requests by number and by place."""
 
-    def __init__(self, custody: Custody) -> None:
+    def __init__(self, custody: Custody, progress: Progress) -> None:
         self._custody = custody
+        self._progress = progress
         self._residents: dict[int, Resident] = {}
         self._groups: dict[int, list[Resident]] = {}
         self.live: dict[int, Request] = {}
@@ -36,12 +38,16 @@ class Roster:
 
     def add(self, request: Request) -> None:
         """A new request waits."""
+        request.arrived_s = self._progress.now_s
+        request.tokens_at_arrival = self._progress.num_computed_tokens
         self.live[request.number] = request
         self.waiting.add(request)
 
     def admit(self, resident: Resident) -> None:
         """A waiting request got a slot and pages."""
         self.waiting.remove(resident.request)
+        if resident.request.admitted_s is None:
+            resident.request.admitted_s = self._progress.now_s
         self._residents[resident.request.number] = resident
         self.running.append(resident)
         self._groups.setdefault(resident.request.group, []).append(resident)

@@ -19,7 +19,9 @@ from sapwood.scheduler.inbox import Inbox
 from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.plan_builder import PlanBuilder
+from sapwood.scheduler.preemption import Preemptor
 from sapwood.scheduler.prefill import Prefiller
+from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.results import absorb
 from sapwood.scheduler.roster import Roster
@@ -50,31 +52,31 @@ class Scheduler:
         self._limits = limits
         self._options = options
         self._custody = Custody(limits, options)
-        self._roster = Roster(self._custody)
+        self._progress = Progress()
+        self._roster = Roster(self._custody, self._progress)
         self._reservation = Reservation(options, limits.page_size)
         self._budget = FixedBudget(options.step_token_budget, limits.page_size)
         self._inbox = Inbox(limits, options, self._roster, self._custody)
-        self._prefiller = Prefiller(self._custody, self._roster, self._reservation, options)
+        self._preemptor = Preemptor(self._roster, self._reservation, options)
+        self._prefiller = Prefiller(self._custody, self._roster, self._reservation, self._preemptor, options, self._progress)
         self._decoder = Decoder(self._custody, self._roster, self._reservation)
         self._in_flight: deque[Launched] = deque()
-        self._num_steps = 0
-        self._confirmed_step = 0
-        self._num_computed_tokens = 0
         self._num_generated_tokens = 0
         self._num_violations = 0
 
     # ------------------------------------------------------------------------------------------------- the step
     def step(self, inputs: StepInputs) -> StepOutcome:
         """Results first, then messages in their order, then the plan."""
+        self._progress.now_s = inputs.now_s
         self._budget.observe(inputs)
         events: list[TokenEvent] = []
         for result in inputs.results:
             self._confirm(result, events)
         answers: list[Answer] = []
         for message in inputs.messages:
-            self._roster.settle(self._confirmed_step)
+            self._roster.settle(self._progress.confirmed_step)
             self._inbox.take(message, self.stats, events, answers)
-        self._roster.settle(self._confirmed_step)
+        self._roster.settle(self._progress.confirmed_step)
         if not self._roster.live:
             self._reservation.on_idle()
         return StepOutcome(self._plan(), events, answers)
@@ -83,7 +85,7 @@ class Scheduler:
         if not self._in_flight or self._in_flight[0].plan.step != result.step:
             raise RuntimeError(f"the result of step {result.step} came out of order; pass every launched step's, oldest first")
         launched = self._in_flight.popleft()
-        self._confirmed_step = result.step
+        self._progress.confirmed_step = result.step
         self._custody.settle(result.step)
         for index, (resident, row) in enumerate(zip(launched.residents, launched.plan.rows, strict=True)):
             request = resident.request
@@ -105,22 +107,22 @@ class Scheduler:
         Rows are re-pointed first, because the duplicates that this frees may be the very pages that the step needs; when no
         row can run, the plan moves only state.
         """
-        builder = PlanBuilder(self._num_steps + 1, self._limits)
+        builder = PlanBuilder(self._progress.num_steps + 1, self._limits)
         self._custody.repoint(builder)
-        self._custody.settle(self._confirmed_step)
+        self._custody.settle(self._progress.confirmed_step)
         if self._options.mode == "mixed":
-            self._decoder.fill(builder, self._confirmed_step)
+            self._decoder.fill(builder, self._progress.confirmed_step)
             self._prefiller.fill(builder, self._budget.prompt_tokens(len(builder.rows)))
         else:
             self._prefiller.fill(builder, self._budget.prompt_tokens(0))
             if not builder.rows:
-                self._decoder.fill(builder, self._confirmed_step)
+                self._decoder.fill(builder, self._progress.confirmed_step)
         if builder.is_empty:
             return None
         plan = builder.build()
         self._in_flight.append(Launched(plan, builder.residents))
-        self._num_steps = builder.step
-        self._num_computed_tokens += plan.num_tokens
+        self._progress.num_steps = builder.step
+        self._progress.num_computed_tokens += plan.num_tokens
         return plan
 
     # ------------------------------------------------------------------------------------------------- questions
@@ -155,12 +157,13 @@ class Scheduler:
             num_cached_pages=index.num_pages,
             num_evictable_pages=index.num_evictable,
             page_size=pool.page_size,
-            steps_total=self._num_steps,
+            steps_total=self._progress.num_steps,
             prompt_tokens_total=self._prefiller.num_prompt_tokens,
             cached_tokens_total=self._prefiller.num_cached_tokens,
-            computed_tokens_total=self._num_computed_tokens,
+            computed_tokens_total=self._progress.num_computed_tokens,
             generated_tokens_total=self._num_generated_tokens,
             retractions_total=self._decoder.num_retractions,
+            preemptions_total=self._preemptor.num_preemptions,
             evicted_pages_total=index.num_evicted_total,
             stale_messages_total=self._inbox.num_stale,
             law_violations_total=self._num_violations,

@@ -307,4 +307,5 @@ def _as_submit(record: RequestRecord, packed_ids: bytes) -> Submit:
         sample_index=record.sample_index,
         priority=record.prompt.priority,
         namespace=record.prompt.namespace,
+        routing_key=record.prompt.routing_key,
     )

@@ -37,6 +37,7 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     default_max_new_tokens: int | None = None
     logprobs: LogprobOptions = LogprobOptions()
     priority: int = 0
+    routing_key: str = ""
     namespace: str = ""
 
 

@@ -175,6 +175,12 @@ def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> Schedul
         mode=section.mode,
         cache=section.prefix_cache,
         conservativeness=section.conservativeness,
+        aging_interval=section.aging_interval,
+        priority_scheduling=section.priority_scheduling,
+        low_priority_values_first=section.low_priority_values_first,
+        preemption_threshold=section.preemption_threshold,
+        seed=section.random_seed,
+        max_queue=section.max_queue,
     )
 
 

@@ -1,4 +1,4 @@
-"""The parts on their own: budget, reservation, queue, policies."""
+"""The parts on their own: budget, reservation, queue."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import pytest
 
 from sapwood.core.request import Request
 from sapwood.core.sampling import SamplingParams
-from sapwood.errors import ConfigError
 from sapwood.messages.types import pack_ids
 from sapwood.scheduler.budget import FixedBudget
 from sapwood.scheduler.memory import Reservation, kv_len
 from sapwood.scheduler.options import SchedulerOptions
-from sapwood.scheduler.policy import LPM_MAX_WAITING, policies
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.waiting import WaitingQueue
 
@@ -63,27 +61,8 @@ def test_the_queue_is_sorted_by_priority_and_age() -> None:
     for item in (young, urgent, old):
         queue.add(item)
     assert list(queue) == queue.snapshot() == [urgent, old, young]
-    assert queue.highest_priority == 2
+    assert queue.first is urgent
     queue.remove(old)
     assert (list(queue), len(queue)) == ([urgent, young], 2)
     with pytest.raises(RuntimeError, match="not in the waiting queue"):
         queue.remove(old)
-
-
-def test_policies_order_by_what_they_say() -> None:
-    waiting = [request(1), request(2), request(3, priority=-1)]
-    cached = {1: 0, 2: 8, 3: 99}
-    fcfs, lpm = policies.get("fcfs"), policies.get("lpm")
-    assert fcfs(waiting, lambda r: cached[r.number]) == waiting
-    assert [r.number for r in lpm(waiting, lambda r: cached[r.number])] == [2, 1, 3]
-    with pytest.raises(ConfigError, match="fcfs, lpm"):
-        policies.get("shortest")
-
-
-def test_a_long_queue_is_not_walked_for_its_matches() -> None:
-    waiting = [request(number) for number in range(LPM_MAX_WAITING + 1)]
-
-    def never(_: Request) -> int:
-        raise AssertionError("a match was counted")
-
-    assert policies.get("lpm")(waiting, never) == waiting

@@ -75,7 +75,8 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
             params=sampling_params(sampling),
             default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS if sampling.max_new_tokens is UNSET else None,
             logprobs=options,
-            priority=fields.priority or 0,
+            priority=context.settings.default_priority if fields.priority is None else fields.priority,
+            routing_key=fields.routing_key or "",
             namespace=make_namespace(salt, key),
         )
         for rid, ids, sampling, options, salt, key in zip(

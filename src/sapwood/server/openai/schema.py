@@ -31,6 +31,7 @@ class CallFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     rid: str | list[str] | None = None
     priority: Int32 | None = None
+    routing_key: Text | None = None
     cache_salt: Text | None = None
     extra_key: Text | None = None
     response_format: Any = None
