@@ -164,6 +164,8 @@ class Desk:
                 priority=record.prompt.priority,
                 namespace=record.prompt.namespace,
                 routing_key=record.prompt.routing_key,
+                queue_timeout_s=record.prompt.queue_timeout_s,
+                timeout_s=record.prompt.timeout_s,
             )
         )
 

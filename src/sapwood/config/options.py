@@ -9,7 +9,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from sapwood.config.values import Option, at_least, chunk_size, fraction, not_blank, only_never, power_of_two, same, within
+from sapwood.config.values import (
+    Option,
+    at_least,
+    chunk_size,
+    fraction,
+    not_blank,
+    only_never,
+    positive,
+    power_of_two,
+    same,
+    within,
+)
 from sapwood.errors import ConfigError
 
 GROUPS: dict[str, str] = {
@@ -85,6 +96,10 @@ OPTIONS: tuple[Option, ...] = (
            help="A waiting request may take the place of running ones whose priority is lower by more than this."),
     Option("disable_priority_preemption", "scheduling", "bool", False,
            help="Priorities only order the queue; nobody is preempted."),
+    Option("queue_timeout_s", "scheduling", "float", None, check=positive, automatic="no limit",
+           help="Longest time that a request waits before it runs; then it gets a 503."),
+    Option("request_timeout_s", "scheduling", "float", None, check=positive, automatic="no limit",
+           help="Longest time from a request's arrival to its end; then it gets a 408."),
     Option("schedule_mode", "scheduling", "str", "mixed", values=same("mixed", "prefill-first"),
            help="Whether a step mixes decodes with prompt chunks, or prompts go first."),
     Option("enable_mixed_chunk", "scheduling", "bool", False, help="The same as `--schedule-mode mixed`, as SGLang spells it."),

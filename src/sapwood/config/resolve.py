@@ -126,6 +126,8 @@ def _scheduler(pick: _Chooser, engine: EngineSection, random_seed: int) -> Sched
         else pick.get("priority_scheduling_preemption_threshold"),
         random_seed=random_seed,
         max_queue=pick.get("max_queued_requests"),
+        queue_timeout_s=pick.get("queue_timeout_s"),
+        request_timeout_s=pick.get("request_timeout_s"),
     )
 
 

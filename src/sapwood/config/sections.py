@@ -64,6 +64,8 @@ class SchedulerSection:
     preemption_threshold: int | None
     random_seed: int
     max_queue: int
+    queue_timeout_s: float | None
+    request_timeout_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,11 @@ class Request:
         return self.priority == ELDER_PRIORITY
 
     @property
+    def queue_s(self) -> float | None:
+        """Seconds from arrival to first admission; None before."""
+        return None if self.admitted_s is None else self.admitted_s - self.arrived_s
+
+    @property
     def num_ids(self) -> int:
         """Ids known on the host."""
         return len(self.token_bytes) // ID_BYTES

@@ -45,7 +45,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """A request to run. The last `num_emitted` of `token_ids` are completion ids that its client already has (a replay).
 
     `params` is resolved: `seed` and `max_new_tokens` are set, `n` is 1 (n samples are n requests of one `group`).
-    `namespace` separates prefix-cache entries; equal prompts in two namespaces never share.
+    `namespace` separates prefix-cache entries; equal prompts in two namespaces never share. Timeouts count from the arrival at
+    the worker: the first until admission, the second until the end.
     """
 
     number: int
@@ -59,6 +60,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     priority: int = 0
     namespace: str = ""
     routing_key: str = ""
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -110,7 +113,8 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
     """News of one request: completion ids [index, index + len(token_ids)) and, with `finish`, its one terminal event.
 
     `num_cached` counts prompt tokens found in the prefix index at first admission. `logprobs` has one entry per id when asked.
-    `prompt_logprobs` covers [prompt_start, num_prompt) and comes once.
+    `prompt_logprobs` covers [prompt_start, num_prompt) and comes once. `queue_s`, how long the request waited to be admitted,
+    comes with the first id (or the end, when there is none).
     """
 
     number: int
@@ -121,6 +125,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
     num_retractions: int = 0
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    queue_s: float | None = None
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +145,7 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens_total: int = 0
     retractions_total: int = 0
     preemptions_total: int = 0
+    timeouts_total: int = 0
     evicted_pages_total: int = 0
     stale_messages_total: int = 0
     law_violations_total: int = 0

@@ -15,20 +15,24 @@ from sapwood.core.request import Request, RequestState
 from sapwood.errors import Aborted, InvalidRequest, Overloaded, SapwoodError, Unavailable
 from sapwood.messages.types import Abort, Answer, Ask, Drain, Finish, Flush, StepStats, Stop, Submit, TokenEvent, ToWorker
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.intake import make_request
 from sapwood.scheduler.options import SchedulerOptions
-from sapwood.scheduler.results import LENGTH, make_event
+from sapwood.scheduler.results import LENGTH, error_finish, make_event
 from sapwood.scheduler.roster import Roster
 
 
 class Inbox:
     """Applies messages to the roster."""
 
-    def __init__(self, limits: EngineLimits, options: SchedulerOptions, roster: Roster, custody: Custody) -> None:
+    def __init__(
+        self, limits: EngineLimits, options: SchedulerOptions, roster: Roster, custody: Custody, deadlines: Deadlines
+    ) -> None:
         self._limits = limits
         self._options = options
         self._roster = roster
         self._custody = custody
+        self._deadlines = deadlines
         self._tombstones: dict[int, str] = {}
         self._epoch = 0
         self._num_arrivals = 0
@@ -65,13 +69,14 @@ class Inbox:
             request = self._accept(submit)
             self._find_place(request, events)
         except SapwoodError as error:
-            events.append(TokenEvent(submit.number, submit.num_emitted, [], _error_finish(error)))
+            events.append(TokenEvent(submit.number, submit.num_emitted, [], error_finish(error)))
             return
         if request.num_known == request.max_len > request.num_prompt:
             request.end(RequestState.FINISHED)
             events.append(make_event(request, finish=LENGTH))
             return
         self._roster.add(request)
+        self._deadlines.watch(request, submit.queue_timeout_s, submit.timeout_s)
 
     def _accept(self, submit: Submit) -> Request:
         """The request, unless it is refused for what it is (400) or for the time (503)."""
@@ -93,7 +98,7 @@ class Inbox:
         if junior is None or junior.priority >= request.priority:
             raise full
         self._roster.end(junior, RequestState.FAILED)
-        events.append(make_event(junior, finish=_error_finish(full)))
+        events.append(make_event(junior, finish=error_finish(full)))
 
     def _abort(self, number: int, reason: str, events: list[TokenEvent]) -> None:
         request = self._roster.live.get(number)
@@ -119,10 +124,6 @@ class Inbox:
             return Answer(flush.ask, False, f"{num_live} requests run or wait; flush the cache when the server is idle")
         self._custody.index.clear()
         return Answer(flush.ask, True, "the prefix cache is empty")
-
-
-def _error_finish(error: SapwoodError) -> Finish:
-    return Finish("error", None, error.message, error.status, error.code)
 
 
 def _abort_finish(reason: str) -> Finish:

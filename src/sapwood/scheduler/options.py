@@ -27,6 +27,9 @@ class SchedulerOptions:
     the priorities say, and nobody takes its place until it has ended (0: never). `seed` is where random orders come from.
     Without `priority_scheduling` the requests' priorities count for nothing. With it a waiting request whose priority is more
     than `preemption_threshold` above that of running ones may take their place (None: never).
+
+    A request that was never admitted ends with a 503 after `queue_timeout_s`, any request with a 408 after `request_timeout_s`,
+    both counted from its arrival (None: no limit); a request may bring shorter limits of its own.
     """
 
     step_token_budget: int | None = 2048
@@ -41,6 +44,8 @@ class SchedulerOptions:
     cache: str = "radix"
     eviction: str = "lru"
     max_queue: int | None = None
+    queue_timeout_s: float | None = None
+    request_timeout_s: float | None = None
     max_tombstones: int = 4096
     init_new_token_ratio: float = 0.7
     min_new_token_factor: float = 0.14
@@ -72,6 +77,10 @@ class SchedulerOptions:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"{name} must not be negative (None for no limit), got {value}")
+        for name in ("queue_timeout_s", "request_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0.0:
+                raise ConfigError(f"{name} must be positive (None for no limit), got {value}")
         if self.aging_interval < 0:
             raise ConfigError(f"aging_interval must not be negative (0 switches ageing off), got {self.aging_interval}")
         for name in ("init_new_token_ratio", "min_new_token_factor", "conservativeness"):

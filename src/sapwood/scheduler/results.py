@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sapwood.core.plan import EngineLimits, RowRun, StepResult
 from sapwood.core.request import Request
-from sapwood.errors import EngineFailed
+from sapwood.errors import EngineFailed, SapwoodError
 from sapwood.messages.types import Finish, TokenEvent
 
 LENGTH = Finish("length")
@@ -36,6 +36,7 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
         request.num_retractions,
         [result.logprobs[index]] if request.logprobs.output else None,
         request.report.take(),
+        request.queue_s if position == 0 else None,
     )
 
 
@@ -49,12 +50,18 @@ def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
         max(request.num_cached, 0),
         request.num_retractions,
         prompt_logprobs=request.report.take(),
+        queue_s=None if request.num_completion else request.queue_s,
     )
+
+
+def error_finish(error: SapwoodError) -> Finish:
+    """The ending of a request that `error` befell."""
+    return Finish("error", None, error.message, error.status, error.code)
 
 
 def _broken(token_id: int) -> Finish:
     message = f"the model produced the impossible token id {token_id}; try again, and report it if it happens again"
-    return Finish("error", None, message, EngineFailed.status, EngineFailed.code)
+    return error_finish(EngineFailed(message))
 
 
 def _ending(request: Request, token_id: int, position: int, limits: EngineLimits) -> Finish | None:

@@ -14,6 +14,7 @@ from sapwood.core.request import RequestState
 from sapwood.messages.types import Answer, StepInputs, StepStats, TokenEvent
 from sapwood.scheduler.budget import FixedBudget
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.decode import Decoder
 from sapwood.scheduler.inbox import Inbox
 from sapwood.scheduler.memory import Reservation
@@ -23,7 +24,7 @@ from sapwood.scheduler.preemption import Preemptor
 from sapwood.scheduler.prefill import Prefiller
 from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident
-from sapwood.scheduler.results import absorb
+from sapwood.scheduler.results import absorb, error_finish, make_event
 from sapwood.scheduler.roster import Roster
 
 
@@ -56,12 +57,14 @@ class Scheduler:
         self._roster = Roster(self._custody, self._progress)
         self._reservation = Reservation(options, limits.page_size)
         self._budget = FixedBudget(options.step_token_budget, limits.page_size)
-        self._inbox = Inbox(limits, options, self._roster, self._custody)
+        self._deadlines = Deadlines(options)
+        self._inbox = Inbox(limits, options, self._roster, self._custody, self._deadlines)
         self._preemptor = Preemptor(self._roster, self._reservation, options)
         self._prefiller = Prefiller(self._custody, self._roster, self._reservation, self._preemptor, options, self._progress)
         self._decoder = Decoder(self._custody, self._roster, self._reservation)
         self._in_flight: deque[Launched] = deque()
         self._num_generated_tokens = 0
+        self._num_timeouts = 0
         self._num_violations = 0
 
     # ------------------------------------------------------------------------------------------------- the step
@@ -76,10 +79,17 @@ class Scheduler:
         for message in inputs.messages:
             self._roster.settle(self._progress.confirmed_step)
             self._inbox.take(message, self.stats, events, answers)
+        self._expire(events)
         self._roster.settle(self._progress.confirmed_step)
         if not self._roster.live:
             self._reservation.on_idle()
         return StepOutcome(self._plan(), events, answers)
+
+    def _expire(self, events: list[TokenEvent]) -> None:
+        for request, error in self._deadlines.expired(self._progress.now_s, self._roster.live):
+            self._num_timeouts += 1
+            self._roster.end(request, RequestState.FAILED)
+            events.append(make_event(request, finish=error_finish(error)))
 
     def _confirm(self, result: StepResult, events: list[TokenEvent]) -> None:
         if not self._in_flight or self._in_flight[0].plan.step != result.step:
@@ -164,6 +174,7 @@ class Scheduler:
             generated_tokens_total=self._num_generated_tokens,
             retractions_total=self._decoder.num_retractions,
             preemptions_total=self._preemptor.num_preemptions,
+            timeouts_total=self._num_timeouts,
             evicted_pages_total=index.num_evicted_total,
             stale_messages_total=self._inbox.num_stale,
             law_violations_total=self._num_violations,

@@ -226,7 +226,7 @@ class Frontend:
         self.metrics.observe_step(stats)
 
     def _on_event(self, record: RequestRecord, event: TextEvent, now_s: float) -> None:
-        before_s = record.timings.last_token_s
+        before_s, was_queued = record.timings.last_token_s, record.queue_s is None
         match record.take(event, now_s):
             case Reception.DUPLICATE:
                 self.dropped.duplicate += 1
@@ -235,6 +235,8 @@ class Frontend:
                 self.dropped.gap += 1
                 self._lose(record)
                 return
+        if was_queued and record.queue_s is not None:
+            self.metrics.observe_queue(record.queue_s)
         if record.timings.last_token_s == now_s:
             self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), is_first=not before_s)
         self._streams[record.number].notify(record)
@@ -308,4 +310,6 @@ def _as_submit(record: RequestRecord, packed_ids: bytes) -> Submit:
         priority=record.prompt.priority,
         namespace=record.prompt.namespace,
         routing_key=record.prompt.routing_key,
+        queue_timeout_s=record.prompt.queue_timeout_s,
+        timeout_s=record.prompt.timeout_s,
     )

@@ -38,6 +38,8 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: LogprobOptions = LogprobOptions()
     priority: int = 0
     routing_key: str = ""
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
     namespace: str = ""
 
 

@@ -181,6 +181,8 @@ def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> Schedul
         preemption_threshold=section.preemption_threshold,
         seed=section.random_seed,
         max_queue=section.max_queue,
+        queue_timeout_s=section.queue_timeout_s,
+        request_timeout_s=section.request_timeout_s,
     )
 
 

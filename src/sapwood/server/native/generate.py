@@ -77,6 +77,8 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
             logprobs=options,
             priority=context.settings.default_priority if fields.priority is None else fields.priority,
             routing_key=fields.routing_key or "",
+            queue_timeout_s=fields.queue_timeout_s,
+            timeout_s=fields.timeout_s,
             namespace=make_namespace(salt, key),
         )
         for rid, ids, sampling, options, salt, key in zip(

@@ -46,6 +46,7 @@ class MetaInfo(msgspec.Struct, kw_only=True):
     num_retractions: int = 0
     weight_version: str = "default"
     e2e_latency: float | UnsetType = UNSET
+    queue_time: float | UnsetType = UNSET
     input_token_logprobs: list[Triple] | UnsetType = UNSET
     output_token_logprobs: list[Triple] | UnsetType = UNSET
     output_token_logprobs_length: int | UnsetType = UNSET
@@ -112,6 +113,8 @@ def _meta_info(shape: ReplyShape, record: RequestRecord, first: int) -> MetaInfo
         cached_tokens=record.num_cached,
         num_retractions=record.num_retractions,
     )
+    if record.queue_s is not None:
+        info.queue_time = record.queue_s
     if record.finish is not None:
         info.e2e_latency = record.timings.finished_s - record.timings.received_s
     if options.output:

@@ -16,6 +16,7 @@ from sapwood.server.body import make_refusals
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Ids = list[Int64]
+Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 Key = Annotated[str, msgspec.Meta(max_length=512)]
 
 
@@ -71,6 +72,8 @@ class GenerateFields(msgspec.Struct, kw_only=True):
     parse_special: bool | None = None
     priority: Int32 | None = None
     routing_key: Key | None = None
+    queue_timeout_s: Seconds | None = None
+    timeout_s: Seconds | None = None
     cache_salt: str | list[str] | None = None
     extra_key: str | list[str] | None = None
 

@@ -88,6 +88,8 @@ def open_call(
             logprobs=logprobs,
             priority=context.settings.default_priority if fields.priority is None else fields.priority,
             routing_key=fields.routing_key or "",
+            queue_timeout_s=fields.queue_timeout_s,
+            timeout_s=fields.timeout_s,
             namespace=namespace,
         )
         for rid, token_ids in zip(_rids(call, len(prompts)), prompts, strict=True)
