@@ -79,9 +79,8 @@ def test_a_crowd_with_deserters_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_frees_its_pages_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path, "null") as server:
-        body = {"text": "on and on", "sampling_params": {"max_new_tokens": 100_000, "ignore_eos": True}, "stream": True}
-        body["sampling_params"]["max_new_tokens"] = 2000
+    with serving(tmp_path, "null", "--null-step-ms", "5") as server:
+        body = {"text": "on and on", "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True}, "stream": True}
         with server.client.stream("POST", "/generate", json=body) as reply:
             next(reply.iter_lines())
             assert stats(server)["num_running"] == 1
