@@ -109,6 +109,7 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
 
 
 def _scheduler(pick: _Chooser, engine: EngineSection, random_seed: int) -> SchedulerSection:
+    target_ms = pick.get("target_itl_ms")
     return SchedulerSection(
         policy=pick.get("schedule_policy"),
         mode=pick.get("schedule_mode"),
@@ -118,6 +119,7 @@ def _scheduler(pick: _Chooser, engine: EngineSection, random_seed: int) -> Sched
         max_running_requests=engine.max_running_requests,
         conservativeness=pick.get("schedule_conservativeness"),
         overlap=not pick.get("disable_overlap_schedule"),
+        target_itl_s=None if target_ms is None else target_ms / 1000,
         aging_interval=pick.get("schedule_aging_interval"),
         priority_scheduling=pick.get("enable_priority_scheduling") or pick.get("schedule_policy") == "priority",
         low_priority_values_first=pick.get("schedule_low_priority_values_first"),
@@ -171,6 +173,8 @@ def _refuse_contradictions(raw: RawOptions) -> None:
         raise ConfigError("--kv-cache-bytes and --mem-fraction-static both set the size of the KV cache; leave one of them out")
     if raw.get("device") == "cpu" and raw.get("dtype") == "float16":
         raise ConfigError("--dtype float16 does not run on a CPU; take float32 or bfloat16")
+    if raw.get("target_itl_ms") is not None and raw.get("schedule_mode") != "mixed":
+        raise ConfigError("--target-itl-ms cuts mixed steps; --schedule-mode prefill-first has none; leave one of them out")
     chunk, page = raw.get("chunked_prefill_size"), raw.get("page_size")
     if chunk is not None and chunk != -1 and chunk < page:
         raise ConfigError(f"--chunked-prefill-size {chunk} is less than --page-size {page}; make it at least one page")

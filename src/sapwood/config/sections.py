@@ -58,6 +58,7 @@ class SchedulerSection:
     max_running_requests: int | None
     conservativeness: float
     overlap: bool
+    target_itl_s: float | None
     aging_interval: int
     priority_scheduling: bool
     low_priority_values_first: bool

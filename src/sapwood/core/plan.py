@@ -88,12 +88,14 @@ class StepResult(msgspec.Struct, frozen=True):
 
     `token_ids[i]` is the id sampled for row i, -1 if the row did not sample. `logprobs` maps row index to the sampled
     position's log-probabilities, `prompt_logprobs` row index to (first reported position, one entry per position).
+    `duration_s` is how long the step took, as rank 0 measured it (0.0: not measured).
     """
 
     step: int
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs] = {}
     prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

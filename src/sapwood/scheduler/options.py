@@ -16,12 +16,13 @@ MODES = ("mixed", "prefill-first")
 class SchedulerOptions:
     """Options of one scheduler.
 
-    `step_token_budget`: tokens per step, the chunk size of prompts (None: no limit). `max_running_requests`: None for as many
-    as the engine has slots. `cache` and `eviction` name a prefix index and its policy. The new-token ratio is the share of
-    still allowed output that is reserved for a running request: it falls linearly from `init_new_token_ratio` times
-    `conservativeness` to `min_new_token_factor` of that over `new_token_ratio_steps` decode steps, and rises on retraction.
-    At most `max_reserved_tokens` of output are reserved per request. `max_queue` (None: no limit) refuses what
-    comes on top of so many waiting requests (free slots, which will empty the queue at once, not counted).
+    `step_token_budget`: tokens per step, the chunk size of prompts (None: no limit). With `target_itl_s` prompts that run beside
+    decodes get less where the step would otherwise, by what steps took so far, last longer than that.
+    `max_running_requests`: None for as many as the engine has slots. `cache` and `eviction` name a prefix index and its policy.
+    The new-token ratio is the share of still allowed output that is reserved for a running request: it falls linearly from
+    `init_new_token_ratio` times `conservativeness` to `min_new_token_factor` of that over `new_token_ratio_steps` decode steps,
+    and rises on retraction. At most `max_reserved_tokens` of output are reserved per request. `max_queue` (None: no limit)
+    refuses what comes on top of so many waiting requests (free slots, which will empty the queue at once, not counted).
 
     `policy` orders the queue; every `aging_interval`-th admission goes to whoever has waited longest, whatever the policy and
     the priorities say, and nobody takes its place until it has ended (0: never). `seed` is where random orders come from.
@@ -33,6 +34,7 @@ class SchedulerOptions:
     """
 
     step_token_budget: int | None = 2048
+    target_itl_s: float | None = None
     max_running_requests: int | None = None
     policy: str = "fcfs"
     aging_interval: int = 16
@@ -69,6 +71,8 @@ class SchedulerOptions:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"unknown scheduling mode {self.mode!r}; known: {', '.join(MODES)}")
+        if self.target_itl_s is not None and self.mode != "mixed":
+            raise ConfigError("target_itl_s needs the mixed mode, in which steps may be cut to fit; leave one of them out")
         for name in ("step_token_budget", "max_running_requests"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -77,7 +81,7 @@ class SchedulerOptions:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"{name} must not be negative (None for no limit), got {value}")
-        for name in ("queue_timeout_s", "request_timeout_s"):
+        for name in ("target_itl_s", "queue_timeout_s", "request_timeout_s"):
             value = getattr(self, name)
             if value is not None and not value > 0.0:
                 raise ConfigError(f"{name} must be positive (None for no limit), got {value}")

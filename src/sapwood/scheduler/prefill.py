@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from sapwood.core.request import Request, RequestState
 from sapwood.kvcache.prefix import Match
+from sapwood.scheduler.budget import Allowance
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.options import SchedulerOptions
@@ -51,18 +52,16 @@ class Prefiller:
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
 
-    def fill(self, builder: PlanBuilder, budget: int) -> None:
-        """Rows for at most `budget` tokens: a prompt that has started goes on first, then the waiting are tried in order."""
+    def fill(self, builder: PlanBuilder, allowance: Allowance) -> None:
+        """Rows for as much as is allowed: a prompt that has started goes on first, then the waiting are tried in order."""
         for resident in self._roster.running:
             pending = resident.request.num_pending
-            if pending and budget and resident.request.state is RequestState.PREFILLING:
-                count = min(pending, budget)
-                budget -= count
-                builder.run(resident, count)
-        if not budget or not self._roster.waiting or self._roster.is_retracting:
+            if pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
+                builder.run(resident, allowance.grant(resident.request.num_computed, pending))
+        if allowance.is_spent or not self._roster.waiting or self._roster.is_retracting:
             return
         if self._has_slot():
-            self._admit(builder, budget)
+            self._admit(builder, allowance)
         else:
             self._preemptor.make_room(self._roster.waiting.first, num_slots=1)
 
@@ -71,7 +70,7 @@ class Prefiller:
         is_below_limit = self._max_running is None or len(self._roster.running) < self._max_running
         return is_below_limit and self._custody.num_free_slots > 0
 
-    def _admit(self, builder: PlanBuilder, budget: int) -> None:
+    def _admit(self, builder: PlanBuilder, allowance: Allowance) -> None:
         num_promised = self._reservation.promised_pages(self._roster.running)
         self._age()
         held_back, highest = -sys.maxsize, self._roster.waiting.first.priority
@@ -96,12 +95,10 @@ class Prefiller:
                     return
                 continue
             self._start(builder, resident, match, donor, num_rows)
-            count = min(request.num_pending, budget)
-            budget -= count
-            builder.run(resident, count)
+            builder.run(resident, allowance.grant(request.num_computed, request.num_pending))
             leaders = self._leaders()
             num_promised += num_wanted - len(resident.pages)
-            if not budget or not self._roster.waiting or not self._has_slot():
+            if allowance.is_spent or not self._roster.waiting or not self._has_slot():
                 return
 
     def _start(

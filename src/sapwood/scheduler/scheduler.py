@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.request import RequestState
 from sapwood.messages.types import Answer, StepInputs, StepStats, TokenEvent
-from sapwood.scheduler.budget import FixedBudget
+from sapwood.scheduler.budget import make_budget
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.decode import Decoder
@@ -56,7 +56,7 @@ class Scheduler:
         self._progress = Progress()
         self._roster = Roster(self._custody, self._progress)
         self._reservation = Reservation(options, limits.page_size)
-        self._budget = FixedBudget(options.step_token_budget, limits.page_size)
+        self._budget = make_budget(options, limits.page_size)
         self._deadlines = Deadlines(options)
         self._inbox = Inbox(limits, options, self._roster, self._custody, self._deadlines)
         self._preemptor = Preemptor(self._roster, self._reservation, options)
@@ -71,7 +71,6 @@ class Scheduler:
     def step(self, inputs: StepInputs) -> StepOutcome:
         """Results first, then messages in their order, then the plan."""
         self._progress.now_s = inputs.now_s
-        self._budget.observe(inputs)
         events: list[TokenEvent] = []
         for result in inputs.results:
             self._confirm(result, events)
@@ -95,6 +94,7 @@ class Scheduler:
         if not self._in_flight or self._in_flight[0].plan.step != result.step:
             raise RuntimeError(f"the result of step {result.step} came out of order; pass every launched step's, oldest first")
         launched = self._in_flight.popleft()
+        self._budget.observe(launched.plan, result.duration_s)
         self._progress.confirmed_step = result.step
         self._custody.settle(result.step)
         for index, (resident, row) in enumerate(zip(launched.residents, launched.plan.rows, strict=True)):
@@ -122,9 +122,9 @@ class Scheduler:
         self._custody.settle(self._progress.confirmed_step)
         if self._options.mode == "mixed":
             self._decoder.fill(builder, self._progress.confirmed_step)
-            self._prefiller.fill(builder, self._budget.prompt_tokens(len(builder.rows)))
+            self._prefiller.fill(builder, self._budget.open(builder.rows))
         else:
-            self._prefiller.fill(builder, self._budget.prompt_tokens(0))
+            self._prefiller.fill(builder, self._budget.open(()))
             if not builder.rows:
                 self._decoder.fill(builder, self._progress.confirmed_step)
         if builder.is_empty:

@@ -175,6 +175,7 @@ def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> Schedul
         mode=section.mode,
         cache=section.prefix_cache,
         conservativeness=section.conservativeness,
+        target_itl_s=section.target_itl_s,
         aging_interval=section.aging_interval,
         priority_scheduling=section.priority_scheduling,
         low_priority_values_first=section.low_priority_values_first,

@@ -18,6 +18,7 @@ from typing import Protocol
 from sapwood.core.plan import Engine, StepResult
 from sapwood.messages.types import StepInputs
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
+from sapwood.worker.stopwatch import Stopwatch
 
 
 class Port(Protocol):
@@ -34,7 +35,7 @@ class Port(Protocol):
 
 def plain(scheduler: Scheduler, engine: Engine, port: Port) -> Generator[None]:
     """Decide, run, wait; one step at a time."""
-    results: list[StepResult] = []
+    engine, results = Stopwatch(engine), list[StepResult]()
     while True:
         outcome = scheduler.step(port.gather(results, may_block=not results and not scheduler.has_work))
         port.publish(outcome)
@@ -44,7 +45,7 @@ def plain(scheduler: Scheduler, engine: Engine, port: Port) -> Generator[None]:
 
 def overlapped(scheduler: Scheduler, engine: Engine, port: Port) -> Generator[None]:
     """Decide step k while step k-1 runs."""
-    results: list[StepResult] = []
+    engine, results = Stopwatch(engine), list[StepResult]()
     running = None
     while True:
         may_block = not results and running is None and not scheduler.has_work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sapwood.core.plan import RowRun
 from sapwood.core.request import Request
 from sapwood.core.sampling import SamplingParams
 from sapwood.messages.types import pack_ids
@@ -20,10 +21,13 @@ def request(arrival: int, num_prompt: int = 4, max_new: int = 8, priority: int =
 
 
 def test_a_fixed_budget_leaves_prompts_what_decodes_do_not_use() -> None:
+    row = RowRun(0, 0, 1, True)
     budget = FixedBudget(64, 16)
-    assert [budget.prompt_tokens(n) for n in (0, 10, 60, 100)] == [64, 54, 16, 16]
-    assert FixedBudget(4, 16).prompt_tokens(9) == 4
-    assert FixedBudget(None, 16).prompt_tokens(1000) > 10**9
+    assert [budget.open([row] * n).grant(0, 999) for n in (0, 10, 60, 100)] == [64, 54, 16, 16]
+    assert FixedBudget(4, 16).open([row] * 9).grant(0, 9) == 4
+    assert FixedBudget(None, 16).open([row]).grant(5, 10**12) == 10**12
+    allowance = budget.open([])
+    assert [allowance.grant(0, 60), allowance.is_spent, allowance.grant(0, 60), allowance.is_spent] == [60, False, 4, True]
 
 
 def test_the_last_sampled_id_needs_no_kv() -> None:
