@@ -160,9 +160,9 @@ def _maybe_replayed(chance: random.Random, model: NullModel, request: Submit, pr
     return submit(request.number, prompt + emitted, group=request.group, num_emitted=len(emitted), **facts, **more)
 
 
-def play(world: World, trace: Trace, max_turns: int = 6000) -> Driver:
+def play(world: World, trace: Trace, max_turns: int = 6000, driver: Driver | None = None) -> Driver:
     """Run the trace to its end; the server's stops are sent when the tokens have been heard."""
-    driver, stops = world.driver(), dict(trace.stops)
+    driver, stops = driver or world.driver(), dict(trace.stops)
     last_turn = max(trace.messages)
     for turn in range(max_turns):
         messages = list(trace.messages.get(turn, ()))

@@ -202,3 +202,15 @@ def test_deadlines_reach_the_client_and_the_queue_is_timed() -> None:
         assert 0.0 <= done["queue_time"] < done["e2e_latency"]
         assert "request_queue_time_seconds_count" in httpx.get(f"{url}/metrics").text
         assert wait_until(lambda: at_rest(house), 5.0)
+
+
+def test_a_requests_timeline_can_be_asked_for() -> None:
+    house = null_house()
+    with real_server(house) as url:
+        body = {"text": "abc " * 60, "rid": "a/b", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+        httpx.post(f"{url}/generate", json=body)
+        found = httpx.get(f"{url}/debug/requests/a/b").json()
+        assert found["rid"] == "a/b" and found["state"] == "finished" and found["num_prompt_tokens"] == 240
+        assert [moment["what"] for moment in found["moments"]] == ["queued", "admitted", "chunk", "chunk", "finished"]
+        missing = httpx.get(f"{url}/debug/requests/nobody")
+        assert missing.status_code == 404 and "--request-timelines" in missing.text

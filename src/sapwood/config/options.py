@@ -114,6 +114,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("schedule_conservativeness", "scheduling", "float", 1.0, check=within(0, 10),
            help="How much future output is set aside at admission; more means fewer retractions."),
 
+    Option("request_timelines", "scheduling", "int", 256, check=within(0, 1_000_000),
+           help="How many of the latest requests /debug/requests/{rid} knows; 0: none."),
+    Option("step_log", "scheduling", "str", None, check=not_blank, automatic="none",
+           help="File for a record of every step, prompts' ids included; `sapwood replay` repeats it."),
+
     Option("host", "server", "str", "127.0.0.1", check=not_blank, help="Address to listen on."),
     Option("port", "server", "int", 30000, check=within(0, 65535), help="Port to listen on; 0 takes a free one."),
     Option("api_key", "server", "str", None, check=not_blank, automatic="none", secret=True,

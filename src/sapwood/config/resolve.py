@@ -130,6 +130,8 @@ def _scheduler(pick: _Chooser, engine: EngineSection, random_seed: int) -> Sched
         max_queue=pick.get("max_queued_requests"),
         queue_timeout_s=pick.get("queue_timeout_s"),
         request_timeout_s=pick.get("request_timeout_s"),
+        request_timelines=pick.get("request_timelines"),
+        step_log=pick.get("step_log"),
     )
 
 
@@ -147,6 +149,7 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         incremental_streaming_output=pick.get("incremental_streaming_output"),
         random_seed=model.random_seed,
         default_priority=pick.get("default_priority_value"),
+        request_timelines=pick.get("request_timelines"),
         log_level=pick.get("log_level"),
     )
 

@@ -67,6 +67,8 @@ class SchedulerSection:
     max_queue: int
     queue_timeout_s: float | None
     request_timeout_s: float | None
+    request_timelines: int
+    step_log: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class ServerSection:
     incremental_streaming_output: bool
     random_seed: int
     default_priority: int
+    request_timelines: int
     log_level: str
 
 

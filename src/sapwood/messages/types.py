@@ -90,11 +90,18 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     ask: int
 
 
+class AskTimeline(msgspec.Struct, frozen=True, tag=True):
+    """Report what has happened to a request (an Answer with its timeline in `data`; not ok when it is not known any more)."""
+
+    ask: int
+    number: int
+
+
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Finish what runs and waits, then exit."""
 
 
-ToWorker = Submit | Abort | Stop | Flush | Ask | Drain
+ToWorker = Submit | Abort | Stop | Flush | Ask | AskTimeline | Drain
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):

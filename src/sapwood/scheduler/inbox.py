@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from sapwood.core.plan import EngineLimits
 from sapwood.core.request import Request, RequestState
 from sapwood.errors import Aborted, InvalidRequest, Overloaded, SapwoodError, Unavailable
-from sapwood.messages.types import Abort, Answer, Ask, Drain, Finish, Flush, StepStats, Stop, Submit, TokenEvent, ToWorker
+from sapwood.messages.types import Abort, Answer, Ask, AskTimeline, Drain, Finish, Flush, Stop, Submit, TokenEvent, ToWorker
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.intake import make_request
@@ -39,7 +37,9 @@ class Inbox:
         self.num_stale = 0
         self.is_draining = False
 
-    def take(self, message: ToWorker, stats: Callable[[], StepStats], events: list[TokenEvent], answers: list[Answer]) -> None:
+    def take(
+        self, message: ToWorker, answer: Callable[[Ask | AskTimeline], Answer], events: list[TokenEvent], answers: list[Answer]
+    ) -> None:
         """Apply one message; news and replies are appended to `events` and `answers`."""
         match message:
             case Submit():
@@ -51,8 +51,8 @@ class Inbox:
                 self._stop(message)
             case Flush():
                 answers.append(self._flush(message))
-            case Ask():
-                answers.append(Answer(message.ask, True, data=msgspec.structs.asdict(stats())))
+            case Ask() | AskTimeline():
+                answers.append(answer(message))
             case Drain():
                 self.is_draining = True
 

@@ -30,7 +30,8 @@ class SchedulerOptions:
     than `preemption_threshold` above that of running ones may take their place (None: never).
 
     A request that was never admitted ends with a 503 after `queue_timeout_s`, any request with a 408 after `request_timeout_s`,
-    both counted from its arrival (None: no limit); a request may bring shorter limits of its own.
+    both counted from its arrival (None: no limit); a request may bring shorter limits of its own. What happened to the latest
+    `request_timelines` requests can be asked for.
     """
 
     step_token_budget: int | None = 2048
@@ -48,6 +49,7 @@ class SchedulerOptions:
     max_queue: int | None = None
     queue_timeout_s: float | None = None
     request_timeout_s: float | None = None
+    request_timelines: int = 256
     max_tombstones: int = 4096
     init_new_token_ratio: float = 0.7
     min_new_token_factor: float = 0.14
@@ -85,8 +87,9 @@ class SchedulerOptions:
             value = getattr(self, name)
             if value is not None and not value > 0.0:
                 raise ConfigError(f"{name} must be positive (None for no limit), got {value}")
-        if self.aging_interval < 0:
-            raise ConfigError(f"aging_interval must not be negative (0 switches ageing off), got {self.aging_interval}")
+        for name in ("aging_interval", "request_timelines"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative (0 switches it off), got {getattr(self, name)}")
         for name in ("init_new_token_ratio", "min_new_token_factor", "conservativeness"):
             if not getattr(self, name) > 0.0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")

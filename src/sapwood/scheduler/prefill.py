@@ -55,9 +55,8 @@ class Prefiller:
     def fill(self, builder: PlanBuilder, allowance: Allowance) -> None:
         """Rows for as much as is allowed: a prompt that has started goes on first, then the waiting are tried in order."""
         for resident in self._roster.running:
-            pending = resident.request.num_pending
-            if pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
-                builder.run(resident, allowance.grant(resident.request.num_computed, pending))
+            if resident.request.num_pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
+                self._run(builder, resident, allowance)
         if allowance.is_spent or not self._roster.waiting or self._roster.is_retracting:
             return
         if self._has_slot():
@@ -95,7 +94,7 @@ class Prefiller:
                     return
                 continue
             self._start(builder, resident, match, donor, num_rows)
-            builder.run(resident, allowance.grant(request.num_computed, request.num_pending))
+            self._run(builder, resident, allowance)
             leaders = self._leaders()
             num_promised += num_wanted - len(resident.pages)
             if allowance.is_spent or not self._roster.waiting or not self._has_slot():
@@ -122,6 +121,13 @@ class Prefiller:
         self._roster.admit(resident)
         self._num_until_elder -= 1
         builder.start(resident)
+
+    def _run(self, builder: PlanBuilder, resident: Resident, allowance: Allowance) -> None:
+        """As large a chunk of the resident's prompt as is allowed."""
+        request = resident.request
+        count = allowance.grant(request.num_computed, request.num_pending)
+        builder.run(resident, count)
+        self._roster.timelines.note(request, "chunk", count, len(resident.pages))
 
     # ------------------------------------------------------------------------------------------------- order
     def _age(self) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+import msgspec
+
 from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.request import RequestState
-from sapwood.messages.types import Answer, StepInputs, StepStats, TokenEvent
+from sapwood.messages.types import Answer, Ask, AskTimeline, StepInputs, StepStats, TokenEvent
 from sapwood.scheduler.budget import make_budget
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.deadlines import Deadlines
@@ -26,6 +28,7 @@ from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.results import absorb, error_finish, make_event
 from sapwood.scheduler.roster import Roster
+from sapwood.scheduler.timeline import NullTimelines, Timelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class Scheduler:
         self._options = options
         self._custody = Custody(limits, options)
         self._progress = Progress()
-        self._roster = Roster(self._custody, self._progress)
+        num_timelines = options.request_timelines
+        self._timelines = Timelines(num_timelines, self._progress) if num_timelines else NullTimelines()
+        self._roster = Roster(self._custody, self._progress, self._timelines)
         self._reservation = Reservation(options, limits.page_size)
         self._budget = make_budget(options, limits.page_size)
         self._deadlines = Deadlines(options)
@@ -77,7 +82,7 @@ class Scheduler:
         answers: list[Answer] = []
         for message in inputs.messages:
             self._roster.settle(self._progress.confirmed_step)
-            self._inbox.take(message, self.stats, events, answers)
+            self._inbox.take(message, self.answer, events, answers)
         self._expire(events)
         self._roster.settle(self._progress.confirmed_step)
         if not self._roster.live:
@@ -155,6 +160,13 @@ class Scheduler:
     def suspects(self) -> list[int]:
         """Numbers of the requests in launched, unconfirmed steps."""
         return [resident.request.number for launched in self._in_flight for resident in launched.residents]
+
+    def answer(self, question: Ask | AskTimeline) -> Answer:
+        """The reply to a question about the scheduler's state."""
+        if isinstance(question, Ask):
+            return Answer(question.ask, True, data=msgspec.structs.asdict(self.stats()))
+        timeline = self._timelines.report(question.number)
+        return Answer(question.ask, timeline is not None, data=timeline or {})
 
     def stats(self) -> StepStats:
         """Gauges and running totals as of now."""

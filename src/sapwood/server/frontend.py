@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ from sapwood.messages.types import (
     Abort,
     Answer,
     Ask,
+    AskTimeline,
     Finish,
     Flush,
     Forget,
@@ -40,6 +42,7 @@ from sapwood.observability.metrics import Metrics, NullMetrics
 from sapwood.server.backend import Backend
 from sapwood.server.limits import ServingLimits, ServingState, check_room, check_state
 from sapwood.server.questions import Questions
+from sapwood.server.recent import RecentRids
 from sapwood.server.record import Reception, RecordState, RequestRecord, Timings
 from sapwood.server.requests import GenerateRequest, PromptRequest, resolve
 from sapwood.server.stream import Stream
@@ -69,6 +72,7 @@ class Frontend:
         *,
         metrics: Metrics | NullMetrics | None = None,
         random_seed: int | None = None,
+        num_recent: int = 256,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
@@ -84,6 +88,7 @@ class Frontend:
         self._records: dict[int, RequestRecord] = {}
         self._streams: dict[int, Stream] = {}
         self._rids: set[str] = set()
+        self._recent = RecentRids(num_recent)
         self._questions = Questions(backend.send)
         self._unsent: deque[ToWorker] = deque()
         self._idle = asyncio.Event()
@@ -134,6 +139,15 @@ class Frontend:
             answer = await self._questions.ask(Ask(next(self._numbers)), timeout_s)
             if answer.data:
                 self._note_stats(msgspec.convert(answer.data, StepStats))
+
+    async def timeline(self, rid: str, timeout_s: float = 10.0) -> dict[str, Any] | None:
+        """What has happened to the latest request of that id; None when it is not known any more."""
+        number = self._recent.find(rid)
+        if number is None:
+            return None
+        check_state(self.state)
+        answer = await self._questions.ask(AskTimeline(next(self._numbers), number), timeout_s)
+        return {"rid": rid, "number": number, **answer.data} if answer.ok else None
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more, wait for what is open, abort the rest at the deadline; returns whether none was left."""
@@ -205,6 +219,7 @@ class Frontend:
         self._records[record.number] = record
         self._streams[record.number] = stream
         self._rids.add(record.rid)
+        self._recent.add(record.rid, record.number)
         self._idle.clear()
 
     def _on_texts(self, message: StepTexts) -> None:

@@ -113,7 +113,9 @@ class Replica:
         self._supervisor = Supervisor(self._loop, self._on_death)
         self._link = ReplicaLink(topology, tokenizer, launch.tokenizer_worker_num, launch.inline_detokenizer)
         metrics = Metrics(settings.served_model_name) if settings.enable_metrics else NullMetrics()
-        self._frontend = Frontend(self._link, metrics=metrics, random_seed=settings.random_seed)
+        self._frontend = Frontend(
+            self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
+        )
         self._model = served_model(config.model, model_path, tokenizer)
         self._specs = child_specs(config, model_path, topology)
         self._end = asyncio.Event()

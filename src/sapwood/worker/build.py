@@ -42,6 +42,7 @@ class BuiltWorker:
 
     scheduler: Scheduler
     engine: Engine
+    options: SchedulerOptions
     info: dict[str, Any]
 
 
@@ -83,7 +84,7 @@ def build_worker(
         plan = plan_rank(checkpoint, model, engine, scheduler, device, group)
         if group.rank == 0:
             logger.info("memory\n%s", format_table(plan))
-        options = EngineOptions(
+        engine_options = EngineOptions(
             num_slots=plan.max_running_requests,
             max_len=plan.context_length,
             num_pages=plan.num_pages,
@@ -93,13 +94,14 @@ def build_worker(
             device=engine.device,
             device_index=group.rank,
         )
-        loaded = load_model(options, CountedSource(checkpoint, progress, set()), group, device)
-        built = build_engine(options, loaded, group, device)
+        loaded = load_model(engine_options, CountedSource(checkpoint, progress, set()), group, device)
+        built = build_engine(engine_options, loaded, group, device)
     finally:
         checkpoint.close()
     warm_up(built, progress)
     info = _info(built.limits) | {"memory": [[row.name, row.value, row.reason] for row in plan.table()]}
-    return BuiltWorker(Scheduler(built.limits, _scheduler_options(scheduler, plan.chunked_prefill_size)), built, info)
+    options = _scheduler_options(scheduler, plan.chunked_prefill_size)
+    return BuiltWorker(Scheduler(built.limits, options), built, options, info)
 
 
 def plan_rank(
@@ -163,7 +165,8 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
         eos_token_ids=usual.eos_token_ids,
     )
     null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
-    return BuiltWorker(Scheduler(limits, _scheduler_options(scheduler, NULL_CHUNK_TOKENS)), null, _info(limits))
+    options = _scheduler_options(scheduler, NULL_CHUNK_TOKENS)
+    return BuiltWorker(Scheduler(limits, options), null, options, _info(limits))
 
 
 def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> SchedulerOptions:
@@ -184,6 +187,7 @@ def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> Schedul
         max_queue=section.max_queue,
         queue_timeout_s=section.queue_timeout_s,
         request_timeout_s=section.request_timeout_s,
+        request_timelines=section.request_timelines,
     )
 
 
