@@ -25,6 +25,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("offline",),
     ("llm",),
     ("sapwood",),
+    ("simulate",),
     ("cli",),
 )
 RANK = {area: rank for rank, row in enumerate(ROWS) for area in row}
@@ -33,7 +34,8 @@ RANK = {area: rank for rank, row in enumerate(ROWS) for area in row}
 TORCH_FREE = (
     "errors", "core", "registry", "config", "observability", "messages", "scheduler", "tokenizer", "detokenizer", "server",
     "weights.catalog", "kvcache.pages", "kvcache.prefix", "kvcache.radix", "kvcache.chunk", "kvcache.policy", "kvcache.audit",
-    "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.replay", "cli.version",
+    "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.version",
+    "cli.replay", "cli.simulate", "simulate",
 )  # fmt: skip
 
 

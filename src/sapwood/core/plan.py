@@ -48,8 +48,7 @@ class TableWrite:
     locations: Int32Array
 
 
-@dataclass(frozen=True, slots=True)
-class RowRun:
+class RowRun(msgspec.Struct, frozen=True, gc=False):
     """One row of the batch: compute positions [first, first + count) of the request in `slot`.
 
     If `samples`, the logits of the last position choose the id of position first + count, which the engine writes to the

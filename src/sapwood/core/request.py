@@ -36,10 +36,9 @@ class RequestState(Enum):
     ABORTED = "aborted"
     FAILED = "failed"
 
-    @property
-    def is_terminal(self) -> bool:
+    def __init__(self, value: str) -> None:
+        self.is_terminal: bool = value in ("finished", "aborted", "failed")
         """Whether the request has had its one terminal event (or was closed by the server)."""
-        return self in _TERMINAL
 
 
 _TERMINAL = frozenset({RequestState.FINISHED, RequestState.ABORTED, RequestState.FAILED})

@@ -116,7 +116,7 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------- from the worker
-class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
+class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """News of one request: completion ids [index, index + len(token_ids)) and, with `finish`, its one terminal event.
 
     `num_cached` counts prompt tokens found in the prefix index at first admission. `logprobs` has one entry per id when asked.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sapwood.config.sections import SchedulerSection
 from sapwood.errors import ConfigError
 
 MODES = ("mixed", "prefill-first")
@@ -95,3 +96,26 @@ class SchedulerOptions:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
         if self.new_token_ratio_steps < 1 or self.max_reserved_tokens < 1:
             raise ConfigError("new_token_ratio_steps and max_reserved_tokens must be at least 1")
+
+
+def scheduler_options(section: SchedulerSection, planned_chunk: int) -> SchedulerOptions:
+    """The options behind a resolved section; `planned_chunk` is the step's tokens where nobody chose them."""
+    chunk = section.chunked_prefill_size or planned_chunk
+    return SchedulerOptions(
+        step_token_budget=None if chunk == -1 else min(chunk, section.max_prefill_tokens),
+        max_running_requests=section.max_running_requests,
+        policy=section.policy,
+        mode=section.mode,
+        cache=section.prefix_cache,
+        conservativeness=section.conservativeness,
+        target_itl_s=section.target_itl_s,
+        aging_interval=section.aging_interval,
+        priority_scheduling=section.priority_scheduling,
+        low_priority_values_first=section.low_priority_values_first,
+        preemption_threshold=section.preemption_threshold,
+        seed=section.random_seed,
+        max_queue=section.max_queue,
+        queue_timeout_s=section.queue_timeout_s,
+        request_timeout_s=section.request_timeout_s,
+        request_timelines=section.request_timelines,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from enum import Enum
 
 from sapwood.core.request import Request, RequestState
 from sapwood.kvcache.prefix import Match
@@ -25,6 +26,17 @@ from sapwood.scheduler.roster import Roster
 
 MAX_FOLLOWERS_SKIPPED = 64
 """A step looks past at most so many requests that wait for a shared prefix, lest a long queue slow down every step."""
+
+
+class Limit(Enum):
+    """Why no more requests were admitted in a step: nobody waits, tokens, slots, memory, or a prefix that is being computed."""
+
+    NOTHING = "nothing"
+    EMPTY = "empty queue"
+    BUDGET = "token budget"
+    SLOTS = "slots"
+    MEMORY = "memory"
+    SHARING = "shared prefix"
 
 
 class Prefiller:
@@ -49,6 +61,7 @@ class Prefiller:
         self._num_until_elder = options.aging_interval
         self._max_running = options.max_running_requests
         self._follow_tokens = options.follow_tokens
+        self.limit = Limit.NOTHING
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
 
@@ -57,12 +70,21 @@ class Prefiller:
         for resident in self._roster.running:
             if resident.request.num_pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
                 self._run(builder, resident, allowance)
-        if allowance.is_spent or not self._roster.waiting or self._roster.is_retracting:
-            return
-        if self._has_slot():
+        self.limit = self._first_limit(allowance)
+        if self.limit is Limit.NOTHING:
             self._admit(builder, allowance)
-        else:
+        elif self.limit is Limit.SLOTS:
             self._preemptor.make_room(self._roster.waiting.first, num_slots=1)
+
+    def _first_limit(self, allowance: Allowance) -> Limit:
+        """What forbids any admission, if something does. EMPTY comes first: an empty queue is limited by nothing else."""
+        if not self._roster.waiting:
+            return Limit.EMPTY
+        if allowance.is_spent:
+            return Limit.BUDGET
+        if self._roster.is_retracting:
+            return Limit.MEMORY
+        return Limit.NOTHING if self._has_slot() else Limit.SLOTS
 
     def _has_slot(self) -> bool:
         """Condition 2, and the limit on running requests of condition 5."""
@@ -82,6 +104,7 @@ class Prefiller:
             num_matched = len(match.pages) * self._custody.pool.page_size + max(num_rows, match.num_rows)
             if self._follows(request, num_matched, leaders):
                 num_followers += 1
+                self.limit = Limit.SHARING
                 if num_followers > MAX_FOLLOWERS_SKIPPED:
                     return
                 continue
@@ -89,7 +112,7 @@ class Prefiller:
             resident = self._custody.house(request, match, num_wanted, num_promised, use_source=donor is None)
             if resident is None:
                 num_missing = num_wanted - len(match.pages) + num_promised - self._custody.num_available
-                held_back = request.priority
+                held_back, self.limit = request.priority, Limit.MEMORY
                 if self._preemptor.make_room(request, num_pages=num_missing) or held_back >= highest:
                     return
                 continue
@@ -97,7 +120,9 @@ class Prefiller:
             self._run(builder, resident, allowance)
             leaders = self._leaders()
             num_promised += num_wanted - len(resident.pages)
-            if allowance.is_spent or not self._roster.waiting or not self._has_slot():
+            limit = self._first_limit(allowance)
+            if limit is not Limit.NOTHING:
+                self.limit = limit
                 return
 
     def _start(

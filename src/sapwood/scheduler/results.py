@@ -35,8 +35,8 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
         request.num_cached,
         request.num_retractions,
         [result.logprobs[index]] if request.logprobs.output else None,
-        request.report.take(),
-        request.queue_s if position == 0 else None,
+        None if request.report.is_sent else request.report.take(),
+        None if position else request.queue_s,
     )
 
 
@@ -74,4 +74,4 @@ def _ending(request: Request, token_id: int, position: int, limits: EngineLimits
     ends = token_id in limits.eos_token_ids or token_id in params.stop_token_ids
     if ends and not params.ignore_eos and position >= params.min_new_tokens:
         return Finish("stop", token_id)
-    return LENGTH if request.num_ids >= request.max_len else None
+    return LENGTH if request.num_prompt + position + 1 >= request.max_len else None

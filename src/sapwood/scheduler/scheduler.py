@@ -23,7 +23,7 @@ from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.preemption import Preemptor
-from sapwood.scheduler.prefill import Prefiller
+from sapwood.scheduler.prefill import Limit, Prefiller
 from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.results import absorb, error_finish, make_event
@@ -102,6 +102,7 @@ class Scheduler:
         self._budget.observe(launched.plan, result.duration_s)
         self._progress.confirmed_step = result.step
         self._custody.settle(result.step)
+        page_size = self._limits.page_size
         for index, (resident, row) in enumerate(zip(launched.residents, launched.plan.rows, strict=True)):
             request = resident.request
             if request.state.is_terminal:
@@ -113,8 +114,9 @@ class Scheduler:
                 if event.finish is not None:
                     state = RequestState.FAILED if event.finish.kind == "error" else RequestState.FINISHED
                     self._roster.end(request, state)
-            if not resident.is_leaving:
-                self._custody.publish(resident, soon=row.first < request.num_prompt)
+            is_prompt = row.first < request.num_prompt
+            if not resident.is_leaving and (is_prompt or not request.num_confirmed % page_size):  # else no page has become full
+                self._custody.publish(resident, soon=is_prompt)
 
     def _plan(self) -> StepPlan | None:
         """Decodes and prompts together, or (prefill-first) decodes only when no prompt can be computed.
@@ -155,6 +157,15 @@ class Scheduler:
     def is_draining(self) -> bool:
         """Whether Drain was asked: nothing new is accepted, and the worker may exit once idle."""
         return self._inbox.is_draining
+
+    @property
+    def limit(self) -> Limit:
+        """Why the latest step admitted no more than it did."""
+        return self._prefiller.limit
+
+    def num_cached_tokens(self, namespace: str, run: bytes) -> int:
+        """How many leading tokens of `run` (little-endian int32) the prefix index holds in whole pages; changes nothing."""
+        return len(self._custody.index.match(namespace, run, touch=False).pages) * self._limits.page_size
 
     @property
     def suspects(self) -> list[int]:

@@ -53,7 +53,7 @@ class StepCost:
             return
         self._is_stale = False
         samples = np.concatenate([self._mixed.samples(), self._decodes.samples()])
-        self._base_s, self._token_s, self._attended_s = _non_negative_fit(samples)
+        self._base_s, self._token_s, self._attended_s = fit_step_times(samples)
         judged = self._mixed.samples()
         if len(judged):
             predicted = self._base_s + judged[:, :2] @ np.array([self._token_s, self._attended_s])
@@ -94,8 +94,9 @@ class _Window:
         return self._ring[: min(self._num_added, WINDOW)]
 
 
-def _non_negative_fit(samples: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Coefficients of (1, tokens, attended) with the least relative error; what would become negative is left out."""
+def fit_step_times(samples: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Coefficients of (1, tokens, attended) with the least relative error, given rows of (tokens, attended, seconds, ...); what
+    would become negative is left out."""
     if not len(samples):
         return 0.0, 0.0, 0.0
     features = np.column_stack([np.ones(len(samples)), samples[:, 0], samples[:, 1]]) / samples[:, 2:3]

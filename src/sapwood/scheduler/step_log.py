@@ -174,6 +174,21 @@ def replay(path: str) -> Replay:
     return Replay(num_turns, num_steps, num_tokens, None, turns.is_torn)
 
 
+def measured_steps(path: str) -> Iterator[tuple[StepPlan, float]]:
+    """The plans of a log, made again, with the seconds that each step was measured to take."""
+    frames = _Frames(path)
+    scheduler = Scheduler(frames.header.limits, frames.header.options)
+    plans: dict[int, StepPlan] = {}
+    for turn in frames:
+        for result in turn.inputs.results:
+            plan = plans.pop(result.step)
+            if result.duration_s > 0.0:
+                yield plan, result.duration_s
+        outcome = scheduler.step(turn.inputs)
+        if outcome.plan is not None:
+            plans[outcome.plan.step] = outcome.plan
+
+
 def read_turns(path: str) -> Iterator[LoggedTurn]:
     """A log's records, for analysis."""
     return iter(_Frames(path))

@@ -25,7 +25,7 @@ from sapwood.engine.lifecycle import EngineOptions, build_engine, load_model, re
 from sapwood.engine.memory import Footprint, MemoryFacts, MemoryOptions, MemoryPlan, format_table, plan_memory
 from sapwood.engine.null import NullEngine, NullOptions
 from sapwood.engine.null_model import null_limits
-from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.options import SchedulerOptions, scheduler_options
 from sapwood.scheduler.scheduler import Scheduler
 from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
 
@@ -100,7 +100,7 @@ def build_worker(
         checkpoint.close()
     warm_up(built, progress)
     info = _info(built.limits) | {"memory": [[row.name, row.value, row.reason] for row in plan.table()]}
-    options = _scheduler_options(scheduler, plan.chunked_prefill_size)
+    options = scheduler_options(scheduler, plan.chunked_prefill_size)
     return BuiltWorker(Scheduler(built.limits, options), built, options, info)
 
 
@@ -165,30 +165,8 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
         eos_token_ids=usual.eos_token_ids,
     )
     null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
-    options = _scheduler_options(scheduler, NULL_CHUNK_TOKENS)
+    options = scheduler_options(scheduler, NULL_CHUNK_TOKENS)
     return BuiltWorker(Scheduler(limits, options), null, options, _info(limits))
-
-
-def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> SchedulerOptions:
-    chunk = section.chunked_prefill_size or planned_chunk
-    return SchedulerOptions(
-        step_token_budget=None if chunk == -1 else min(chunk, section.max_prefill_tokens),
-        max_running_requests=section.max_running_requests,
-        policy=section.policy,
-        mode=section.mode,
-        cache=section.prefix_cache,
-        conservativeness=section.conservativeness,
-        target_itl_s=section.target_itl_s,
-        aging_interval=section.aging_interval,
-        priority_scheduling=section.priority_scheduling,
-        low_priority_values_first=section.low_priority_values_first,
-        preemption_threshold=section.preemption_threshold,
-        seed=section.random_seed,
-        max_queue=section.max_queue,
-        queue_timeout_s=section.queue_timeout_s,
-        request_timeout_s=section.request_timeout_s,
-        request_timelines=section.request_timelines,
-    )
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:
