@@ -5,6 +5,7 @@
     │   ├── UnknownModel    404
     │   └── Unauthorized    401
     ├── Overloaded          429  limits of this client, or a full queue (Retry-After)
+    ├── TimedOut            408  the time that the request was given is over
     ├── Unavailable         503  starting, draining or recovering (Retry-After)
     ├── Aborted             499  the client, or an operator, ended the request
     ├── EngineFailed        500  a worker died or a step failed; the request is lost
@@ -61,6 +62,14 @@ class Overloaded(SapwoodError):
     status = 429
     code = "rate_limit_exceeded"
     kind = "rate_limit_error"
+
+
+class TimedOut(SapwoodError):
+    """The request was not finished within the time that it, or this server, allows."""
+
+    status = 408
+    code = "timeout"
+    kind = "timeout_error"
 
 
 class Unavailable(SapwoodError):

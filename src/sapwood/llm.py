@@ -27,6 +27,7 @@ from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.errors import ConfigError, InvalidRequest
 from sapwood.observability.progress import Progress, ProgressCallback, reporting
 from sapwood.offline import Call, Desk, GenerationResult
+from sapwood.scheduler.step_log import open_step_log
 from sapwood.server.limits import ServingLimits
 from sapwood.server.requests import PromptRequest
 from sapwood.server.requests import resolve as resolve_request
@@ -225,7 +226,8 @@ def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[Wo
     except BaseException:
         followers.close()
         raise
-    worker = WorkerCore(built.scheduler, built.engine, config.scheduler.overlap, followers.share, built.transfers)
+    log = open_step_log(config.scheduler.step_log, built.engine.limits, built.options)
+    worker = WorkerCore(built.scheduler, built.engine, config.scheduler.overlap, followers.share, log, built.transfers)
     return worker, followers, built.engine.limits
 
 

@@ -163,6 +163,9 @@ class Desk:
                 sample_index=record.sample_index,
                 priority=record.prompt.priority,
                 namespace=record.prompt.namespace,
+                routing_key=record.prompt.routing_key,
+                queue_timeout_s=record.prompt.queue_timeout_s,
+                timeout_s=record.prompt.timeout_s,
             )
         )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from null_storage import SlowStorage
 
-from sapwood.core.plan import EngineLimits
+from sapwood.core.plan import EngineLimits, StepPlan
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 from sapwood.engine.null import NullEngine, NullOptions, NullPending
 from sapwood.messages.types import Answer, Finish, StepInputs, Submit, TokenEvent, ToWorker, pack_ids
@@ -35,7 +37,8 @@ class Heard:
 
 
 class Driver:
-    """One replica on the null engine. `heard` maps request numbers to what came back."""
+    """One replica on the null engine. `heard` maps request numbers to what came back, `heard_at` to when, on a virtual clock
+    on which each step takes what `cost` says."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class Driver:
         storage: SlowStorage | None = None,
     ) -> None:
         self.storage = storage or SlowStorage(0)
-        self.now_s = 0.0
+        self.turn_s = 0.0
         self.scheduler = Scheduler(limits, options)
         self.engine = NullEngine(limits, engine or NullOptions(is_racy=overlap))
         self.overlap = overlap
@@ -56,20 +59,28 @@ class Driver:
         self.plans: list[object] = []
         self.num_stalls = 0
         self._in_flight: deque[NullPending] = deque()
+        self.now_s = 0.0
+        self.cost: Callable[[StepPlan], float] = lambda plan: 0.001
+        self.heard_at: dict[int, list[float]] = {}
 
     def tick(self, *messages: ToWorker) -> None:
         """One turn of the loop."""
         depth = 1 if self.overlap else 0
         results = []
         while len(self._in_flight) > depth or (self._in_flight and self._starved):
-            results.append(self._in_flight.popleft().wait())
+            pending = self._in_flight.popleft()
+            duration_s = self.cost(pending.plan)
+            self.now_s += duration_s
+            results.append(msgspec.structs.replace(pending.wait(), duration_s=duration_s))
         was_busy = bool(self._in_flight)
-        done, self.now_s = self.storage.turn(self.engine.host_pages), self.now_s + 0.1
+        done = self.storage.turn(self.engine.host_pages)
+        self.now_s += self.turn_s
         inputs = StepInputs(messages=list(messages), results=results, transfers=done, now_s=self.now_s)
         outcome = self.scheduler.step(inputs)
         self.storage.submit(outcome.transfers, self.engine.host_pages)
         for event in outcome.events:
             self._hear(event)
+            self.heard_at.setdefault(event.number, []).extend([self.now_s] * len(event.token_ids))
         self.answers += outcome.answers
         self._starved = outcome.plan is None
         if outcome.plan is not None:

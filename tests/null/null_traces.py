@@ -21,6 +21,7 @@ from sapwood.kvcache.prefetch import PREFETCH_POLICIES
 from sapwood.kvcache.tiers import WRITE_POLICIES, TierOptions
 from sapwood.messages.types import Abort, Flush, Stop, Submit, ToWorker, Unpin
 from sapwood.scheduler import SchedulerOptions
+from sapwood.scheduler.policy import policies
 
 MAX_LEN = 72
 EOS_PROBABILITY = 0.05
@@ -86,7 +87,12 @@ def worlds(draw: st.DrawFn, host_pages: tuple[int, ...] = (0, 0, 3, 64)) -> Worl
     options = SchedulerOptions(
         step_token_budget=draw(st.sampled_from([1, 3, 8, 16, None])),
         max_running_requests=draw(st.sampled_from([None, None, 1, 3])),
-        policy=draw(st.sampled_from(["fcfs", "lpm"])),
+        policy=draw(st.sampled_from(list(policies))),
+        aging_interval=draw(st.sampled_from([0, 1, 3, 16])),
+        seed=draw(st.integers(0, 3)),
+        priority_scheduling=draw(st.booleans()),
+        low_priority_values_first=draw(st.booleans()),
+        preemption_threshold=draw(st.sampled_from([None, 0, 1, 10])),
         mode=draw(st.sampled_from(["mixed", "prefill-first"])),
         cache=draw(st.sampled_from(["radix", "radix", "radix", "hash", "chunk"])),
         eviction=draw(st.sampled_from(["lru", "lfu", "slru", "fifo", "priority", "tlru"])),
@@ -151,9 +157,10 @@ def _common_facts(chance: random.Random) -> dict[str, object]:
         "seed": chance.choice([1, 2]),
         "stop_token_ids": chance.choice([(), (), (101, 116)]),
         "ignore_eos": chance.random() < 0.3,
-        "priority": chance.choice([0, 0, 0, 1, -1]),
+        "priority": chance.choice([0, 0, 0, 1, -1, 12]),
+        "routing_key": chance.choice(["", "a", "b"]),
         "pin": chance.choice(["", "", "x", "y"]),
-        "pin_s": chance.choice([0.2, 1000.0]),
+        "pin_s": chance.choice([0.02, 1000.0]),
         "namespace": chance.choice(["", "", "", "tenant"]),
         "logprobs": LogprobOptions(output=chance.random() < 0.3, top_n=chance.choice([0, 2]), prompt_start=prompt_start),
     }
@@ -168,13 +175,16 @@ def _maybe_replayed(chance: random.Random, model: NullModel, request: Submit, pr
         name: getattr(request.params, name)
         for name in ("max_new_tokens", "min_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "seed")
     }
-    more = {name: getattr(request, name) for name in ("sample_index", "priority", "namespace", "logprobs", "pin", "pin_s")}
+    names = ("sample_index", "priority", "namespace", "logprobs", "routing_key", "pin", "pin_s")
+    more = {name: getattr(request, name) for name in names}
     return submit(request.number, prompt + emitted, group=request.group, num_emitted=len(emitted), **facts, **more)
 
 
-def play(world: World, trace: Trace, max_turns: int = 6000, storage: SlowStorage | None = None) -> Driver:
+def play(
+    world: World, trace: Trace, max_turns: int = 6000, driver: Driver | None = None, storage: SlowStorage | None = None
+) -> Driver:
     """Run the trace to its end; the server's stops are sent when the tokens have been heard."""
-    driver, stops = world.driver(storage or SlowStorage(trace.seed, loss=0.1)), dict(trace.stops)
+    driver, stops = driver or world.driver(storage or SlowStorage(trace.seed, loss=0.1)), dict(trace.stops)
     last_turn = max(trace.messages)
     for turn in range(max_turns):
         messages = list(trace.messages.get(turn, ()))

@@ -42,6 +42,7 @@ def test_a_pinned_run_outlives_a_crowd() -> None:
 
 def test_a_pin_ends_by_itself() -> None:
     driver = replica()
+    driver.turn_s = 0.1
     driver.run(submit(1, ids(200), max_new_tokens=1, pin="a", pin_s=0.05))
     driver.tick()
     assert driver.scheduler.stats().num_pins == 0

@@ -13,6 +13,7 @@ from sapwood.core.sampling import LogprobOptions
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE
 from sapwood.messages.types import StepInputs, Submit
 from sapwood.scheduler import Scheduler, SchedulerOptions
+from sapwood.scheduler.policy import policies
 
 CHUNKS = {"16": 16, "64": 64, "whole": None}
 
@@ -65,8 +66,9 @@ def test_same_tokens_however_scheduled(alone: list[object], page_size: int, mode
         assert [comparable(driver, request.number) for request in requests()] == alone
 
 
-def test_same_tokens_under_every_policy(alone: list[object]) -> None:
-    driver = heard(True, "radix", 64, 16, "mixed", policy="lpm")
+@pytest.mark.parametrize("policy", list(policies))
+def test_same_tokens_under_every_policy(alone: list[object], policy: str) -> None:
+    driver = heard(True, "radix", 64, 16, "mixed", policy=policy)
     assert [comparable(driver, request.number) for request in requests()] == alone
 
 

@@ -79,6 +79,7 @@ def test_a_request_waits_no_longer_than_its_patience() -> None:
 
     driver = replica(64, 16, Deaf(0))
     driver.scheduler._custody.tiers._storage._policy = "timeout"
+    driver.turn_s = 0.1
     driver.tick(submit(1, PROMPTS[97], max_new_tokens=2))
     for _ in range(40):
         driver.tick()

@@ -172,7 +172,7 @@ def section(**changes: Any) -> ServerSection:
         "host": "127.0.0.1", "port": 0, "served_model_name": "fake", "api_key": None, "admin_api_key": None,
         "enable_metrics": True, "max_queued_requests": 64, "allow_auto_truncate": False,
         "stream_interval": 1, "incremental_streaming_output": False,
-        "random_seed": 7, "log_level": "info",
+        "random_seed": 7, "default_priority": 0, "request_timelines": 100, "log_level": "info",
     }  # fmt: skip
     return ServerSection(**{**values, **changes})
 

@@ -170,7 +170,8 @@ def test_special_texts_are_parsed_unless_told_not_to() -> None:
 def test_cache_keys_become_namespaces_that_cannot_be_confused() -> None:
     house = make_house()
     for keys in ({"cache_salt": "a"}, {"extra_key": "a"}, {"cache_salt": "a", "extra_key": "b"}, {}):
-        ask(house, "POST", "/generate", json={"text": "x", "priority": 3, "sampling_params": {"max_new_tokens": 1}, **keys})
+        body = {"text": "x", "priority": 3, "routing_key": "user-7", "sampling_params": {"max_new_tokens": 1}}
+        ask(house, "POST", "/generate", json={**body, **keys})
     submits = house.backend.sent_of(Submit)
     assert len({submit.namespace for submit in submits}) == 4
-    assert submits[3].namespace == "" and submits[0].priority == 3
+    assert submits[3].namespace == "" and (submits[0].priority, submits[0].routing_key) == (3, "user-7")

@@ -186,3 +186,31 @@ def test_scores_through_the_whole_house() -> None:
         scored = httpx.post(f"{url}/v1/completions", json={**body, "max_tokens": 0}).json()
         assert [len(choice["logprobs"]["tokens"]) for choice in scored["choices"]] == [4, 20]
         assert scored["usage"]["completion_tokens"] == 0
+
+
+def test_deadlines_reach_the_client_and_the_queue_is_timed() -> None:
+    house = null_house()
+    with real_server(house) as url:
+        body = {"text": "abc", "sampling_params": {"max_new_tokens": 300, "ignore_eos": True}}
+        late = httpx.post(f"{url}/generate", json={**body, "timeout_s": 1e-6})
+        assert late.status_code == 408 and late.json()["error"]["code"] == "timeout"
+        stream = httpx.post(f"{url}/v1/completions", json={"prompt": "abc", "max_tokens": 300, "stream": True, "timeout_s": 1e-6})
+        assert "timeout" in stream.text
+        wrong = httpx.post(f"{url}/generate", json={**body, "queue_timeout_s": 0})
+        assert wrong.status_code == 400 and "queue_timeout_s" in wrong.text
+        done = httpx.post(f"{url}/generate", json={**body, "timeout_s": 60, "queue_timeout_s": 60}).json()["meta_info"]
+        assert 0.0 <= done["queue_time"] < done["e2e_latency"]
+        assert "request_queue_time_seconds_count" in httpx.get(f"{url}/metrics").text
+        assert wait_until(lambda: at_rest(house), 5.0)
+
+
+def test_a_requests_timeline_can_be_asked_for() -> None:
+    house = null_house()
+    with real_server(house) as url:
+        body = {"text": "abc " * 60, "rid": "a/b", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+        httpx.post(f"{url}/generate", json=body)
+        found = httpx.get(f"{url}/debug/requests/a/b").json()
+        assert found["rid"] == "a/b" and found["state"] == "finished" and found["num_prompt_tokens"] == 240
+        assert [moment["what"] for moment in found["moments"]] == ["queued", "admitted", "chunk", "chunk", "finished"]
+        missing = httpx.get(f"{url}/debug/requests/nobody")
+        assert missing.status_code == 404 and "--request-timelines" in missing.text

@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pull": ("sapwood.cli.pull", "fetch models of the catalog"),
     "models": ("sapwood.cli.models", "list the catalog and what has been fetched"),
     "tokenize": ("sapwood.cli.tokenize", "turn texts into token ids"),
+    "simulate": ("sapwood.cli.simulate", "try policies and sizes on a trace, in virtual time"),
+    "replay": ("sapwood.cli.replay", "repeat the decisions of a step log"),
     "doctor": ("sapwood.cli.doctor", "check whether this machine is ready"),
     "version": ("sapwood.cli.version", "print the version"),
 }

@@ -9,7 +9,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from sapwood.config.values import Option, at_least, chunk_size, fraction, not_blank, only_never, power_of_two, same, within
+from sapwood.config.values import (
+    Option,
+    at_least,
+    chunk_size,
+    fraction,
+    not_blank,
+    only_never,
+    positive,
+    power_of_two,
+    same,
+    within,
+)
 from sapwood.errors import ConfigError
 
 GROUPS: dict[str, str] = {
@@ -25,6 +36,9 @@ LLM_GROUPS = ("model", "engine", "memory", "scheduling")
 
 _DTYPES = (*same("auto", "float32", "bfloat16", "float16"), ("float", "float32"), ("half", "float16"))
 _KV_DTYPES = (*same("auto", "float32", "bfloat16", "float16"), ("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16"))
+_POLICIES = (
+    "fcfs", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "lof", "random", "priority", "routing-key",
+)  # fmt: skip
 
 # A table reads best as a table: one entry, one or two lines.
 # fmt: off
@@ -90,19 +104,41 @@ OPTIONS: tuple[Option, ...] = (
            help="How long a request waits for its pages from storage: not, until they are there, or a second and a little."),
     Option("disable_radix_cache", "memory", "bool", False, help="The same as `--prefix-cache chunk`, as SGLang spells it."),
 
-    Option("schedule_policy", "scheduling", "str", "fcfs", values=same("fcfs", "lpm"),
-           help="Order in which waiting requests are tried: first come, or longest cached prefix."),
+    Option("schedule_policy", "scheduling", "str", "fcfs", values=same(*_POLICIES),
+           help="Order in which waiting requests are tried; docs/guide/scheduling.md describes each."),
+    Option("schedule_aging_interval", "scheduling", "int", 16, check=at_least(0),
+           help="Every so many admissions, whoever has waited longest goes first, whatever the policy; 0: never."),
+    Option("enable_priority_scheduling", "scheduling", "bool", False,
+           help="Let requests' `priority` count: more goes first; without it priorities are ignored."),
+    Option("schedule_low_priority_values_first", "scheduling", "bool", False, help="A lower `priority` goes first instead."),
+    Option("default_priority_value", "scheduling", "int", 0, check=within(-(2**31), 2**31 - 1),
+           help="Priority of requests that bring none."),
+    Option("priority_scheduling_preemption_threshold", "scheduling", "int", 10, check=at_least(0),
+           help="A waiting request may take the place of running ones whose priority is lower by more than this."),
+    Option("disable_priority_preemption", "scheduling", "bool", False,
+           help="Priorities only order the queue; nobody is preempted."),
+    Option("queue_timeout_s", "scheduling", "float", None, check=positive, automatic="no limit",
+           help="Longest time that a request waits before it runs; then it gets a 503."),
+    Option("request_timeout_s", "scheduling", "float", None, check=positive, automatic="no limit",
+           help="Longest time from a request's arrival to its end; then it gets a 408."),
     Option("schedule_mode", "scheduling", "str", "mixed", values=same("mixed", "prefill-first"),
            help="Whether a step mixes decodes with prompt chunks, or prompts go first."),
     Option("enable_mixed_chunk", "scheduling", "bool", False, help="The same as `--schedule-mode mixed`, as SGLang spells it."),
     Option("chunked_prefill_size", "scheduling", "int", None, check=chunk_size, automatic="by device",
            help="Tokens in one step before the rest of a prompt waits for the next; -1: no limit."),
+    Option("target_itl_ms", "scheduling", "float", None, check=positive, automatic="none: the budget is fixed",
+           help="Longest step that running streams should see; prompts beside them are cut to fit, by measured step times."),
     Option("max_prefill_tokens", "scheduling", "int", 16384, check=at_least(1),
            help="Prompt tokens in one step, over all requests."),
     Option("max_running_requests", "scheduling", "int", None, ("max_num_seqs",), check=at_least(1), automatic="by device",
            help="Requests that run at the same time."),
     Option("schedule_conservativeness", "scheduling", "float", 1.0, check=within(0, 10),
            help="How much future output is set aside at admission; more means fewer retractions."),
+
+    Option("request_timelines", "scheduling", "int", 256, check=within(0, 1_000_000),
+           help="How many of the latest requests /debug/requests/{rid} knows; 0: none."),
+    Option("step_log", "scheduling", "str", None, check=not_blank, automatic="none",
+           help="File for a record of every step, prompts' ids included; `sapwood replay` repeats it."),
 
     Option("host", "server", "str", "127.0.0.1", check=not_blank, help="Address to listen on."),
     Option("port", "server", "int", 30000, check=within(0, 65535), help="Port to listen on; 0 takes a free one."),

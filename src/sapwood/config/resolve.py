@@ -91,7 +91,7 @@ def resolve(raw: RawOptions, host: HostFacts) -> Config:
         random_seed=seed,
     )
     engine = _engine(pick, device, host)
-    scheduler = _scheduler(pick, engine)
+    scheduler = _scheduler(pick, engine, seed)
     server, launch = _server(pick, model), _launch(pick, host)
     return Config(model, engine, scheduler, server, launch, tuple(pick.choices))
 
@@ -172,7 +172,8 @@ def _refuse_tiers(raw: RawOptions, device: str) -> None:
         raise ConfigError(f"--enable-hierarchical-cache: {message}, or leave it out")
 
 
-def _scheduler(pick: _Chooser, engine: EngineSection) -> SchedulerSection:
+def _scheduler(pick: _Chooser, engine: EngineSection, random_seed: int) -> SchedulerSection:
+    target_ms = pick.get("target_itl_ms")
     return SchedulerSection(
         policy=pick.get("schedule_policy"),
         mode=pick.get("schedule_mode"),
@@ -183,6 +184,19 @@ def _scheduler(pick: _Chooser, engine: EngineSection) -> SchedulerSection:
         max_running_requests=engine.max_running_requests,
         conservativeness=pick.get("schedule_conservativeness"),
         overlap=not pick.get("disable_overlap_schedule"),
+        target_itl_s=None if target_ms is None else target_ms / 1000,
+        aging_interval=pick.get("schedule_aging_interval"),
+        priority_scheduling=pick.get("enable_priority_scheduling") or pick.get("schedule_policy") == "priority",
+        low_priority_values_first=pick.get("schedule_low_priority_values_first"),
+        preemption_threshold=None
+        if pick.get("disable_priority_preemption")
+        else pick.get("priority_scheduling_preemption_threshold"),
+        random_seed=random_seed,
+        max_queue=pick.get("max_queued_requests"),
+        queue_timeout_s=pick.get("queue_timeout_s"),
+        request_timeout_s=pick.get("request_timeout_s"),
+        request_timelines=pick.get("request_timelines"),
+        step_log=pick.get("step_log"),
     )
 
 
@@ -199,6 +213,8 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         stream_interval=pick.get("stream_interval"),
         incremental_streaming_output=pick.get("incremental_streaming_output"),
         random_seed=model.random_seed,
+        default_priority=pick.get("default_priority_value"),
+        request_timelines=pick.get("request_timelines"),
         log_level=pick.get("log_level"),
     )
 
@@ -229,6 +245,8 @@ def _refuse_contradictions(raw: RawOptions) -> None:
         raise ConfigError("--kv-events-config needs a prefix cache; leave --disable-radix-cache (or chunk) out")
     if raw.get("disable_radix_cache") and raw.get("prefix_cache") == "hash":
         raise ConfigError("--disable-radix-cache contradicts --prefix-cache hash; leave one of them out")
+    if raw.get("target_itl_ms") is not None and raw.get("schedule_mode") != "mixed":
+        raise ConfigError("--target-itl-ms cuts mixed steps; --schedule-mode prefill-first has none; leave one of them out")
     chunk, page = raw.get("chunked_prefill_size"), raw.get("page_size")
     if chunk is not None and chunk != -1 and chunk < page:
         raise ConfigError(f"--chunked-prefill-size {chunk} is less than --page-size {page}; make it at least one page")

@@ -65,7 +65,8 @@ class EngineSection:
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
     """What one step may hold. `chunked_prefill_size` None is left to the memory plan, -1 does not cut prompts; neither exceeds
-    `max_prefill_tokens`."""
+    `max_prefill_tokens`. `preemption_threshold=None`: nobody is preempted; `random_seed` decides random orders, alike on all
+    ranks."""
 
     policy: str
     mode: str
@@ -76,6 +77,17 @@ class SchedulerSection:
     max_running_requests: int | None
     conservativeness: float
     overlap: bool
+    target_itl_s: float | None
+    aging_interval: int
+    priority_scheduling: bool
+    low_priority_values_first: bool
+    preemption_threshold: int | None
+    random_seed: int
+    max_queue: int
+    queue_timeout_s: float | None
+    request_timeout_s: float | None
+    request_timelines: int
+    step_log: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,8 @@ class ServerSection:
     stream_interval: int
     incremental_streaming_output: bool
     random_seed: int
+    default_priority: int
+    request_timelines: int
     log_level: str
 
 

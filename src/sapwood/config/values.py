@@ -96,6 +96,11 @@ def fraction(value: float) -> str | None:
     return None if 0.0 < value < 1.0 else "must be greater than 0 and less than 1"
 
 
+def positive(value: float) -> str | None:
+    """A number above 0."""
+    return None if value > 0.0 else "must be greater than 0"
+
+
 def power_of_two(value: int) -> str | None:
     """1, 2, 4, 8, ..."""
     return None if value >= 1 and value & (value - 1) == 0 else "must be a power of two (1, 16, 32, 64, ...)"

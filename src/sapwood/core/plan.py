@@ -49,8 +49,7 @@ class TableWrite:
     locations: Int32Array
 
 
-@dataclass(frozen=True, slots=True)
-class RowRun:
+class RowRun(msgspec.Struct, frozen=True, gc=False):
     """One row of the batch: compute positions [first, first + count) of the request in `slot`.
 
     If `samples`, the logits of the last position choose the id of position first + count, which the engine writes to the
@@ -98,12 +97,14 @@ class StepResult(msgspec.Struct, frozen=True):
 
     `token_ids[i]` is the id sampled for row i, -1 if the row did not sample. `logprobs` maps row index to the sampled
     position's log-probabilities, `prompt_logprobs` row index to (first reported position, one entry per position).
+    `duration_s` is how long the step took, as rank 0 measured it (0.0: not measured).
     """
 
     step: int
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs] = {}
     prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

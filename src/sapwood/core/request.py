@@ -21,6 +21,8 @@ from sapwood.core.plan import Int32Array
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 ID_BYTES = 4
+ELDER_PRIORITY = 2**62
+"""Above every priority that a client can give."""
 
 
 class RequestState(Enum):
@@ -34,10 +36,9 @@ class RequestState(Enum):
     ABORTED = "aborted"
     FAILED = "failed"
 
-    @property
-    def is_terminal(self) -> bool:
+    def __init__(self, value: str) -> None:
+        self.is_terminal: bool = value in ("finished", "aborted", "failed")
         """Whether the request has had its one terminal event (or was closed by the server)."""
-        return self in _TERMINAL
 
 
 _TERMINAL = frozenset({RequestState.FINISHED, RequestState.ABORTED, RequestState.FAILED})
@@ -100,7 +101,8 @@ class Request:
     `num_prompt` are the prompt. `max_len` is the largest `num_known` allowed; `max_len == num_prompt` asks for no completion.
     `cached_below` counts those of `num_cached` tokens that lay in the host's memory and in storage.
     `pin` names who will come back to the request's pages within `pin_s` seconds ("": nobody).
-    `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older).
+    `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older). Moments are on
+    the scheduler's clock (`arrived_s`, `admitted_s`, in seconds; `tokens_at_arrival` in tokens computed till then).
     """
 
     number: int
@@ -116,6 +118,7 @@ class Request:
     namespace: str = ""
     pin: str = ""
     pin_s: float = 0.0
+    routing_key: str = ""
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     num_computed: int = field(default=0, init=False)
@@ -124,6 +127,9 @@ class Request:
     num_cached: int = field(default=-1, init=False)
     cached_below: tuple[int, int] = field(default=(0, 0), init=False)
     num_retractions: int = field(default=0, init=False)
+    arrived_s: float = field(default=0.0, init=False)
+    admitted_s: float | None = field(default=None, init=False)
+    tokens_at_arrival: int = field(default=0, init=False)
     report: PromptReport = field(init=False)
     seniority: tuple[int, int] = field(init=False)
 
@@ -137,6 +143,16 @@ class Request:
             self.report.add(0, [TokenLogprobs(first_id, None)])
 
     # ------------------------------------------------------------------------------------------------- questions
+    @property
+    def is_elder(self) -> bool:
+        """Whether the request has waited so long that it goes before everybody else."""
+        return self.priority == ELDER_PRIORITY
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from arrival to first admission; None before."""
+        return None if self.admitted_s is None else self.admitted_s - self.arrived_s
+
     @property
     def num_ids(self) -> int:
         """Ids known on the host."""
@@ -232,6 +248,11 @@ class Request:
         kept = self.num_ids if num_known is None else min(num_known, self.num_ids)
         self.num_known = kept
         self.num_confirmed = min(self.num_confirmed, kept)
+
+    def promote(self) -> None:
+        """Make it an elder: from now on it is admitted before, and retracted after, all that are not."""
+        self.priority = ELDER_PRIORITY
+        self.seniority = (-ELDER_PRIORITY, self.arrival)
 
     def _move(self, state: RequestState) -> None:
         if state not in LEGAL_MOVES[self.state]:

@@ -46,8 +46,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """A request to run. The last `num_emitted` of `token_ids` are completion ids that its client already has (a replay).
 
     `params` is resolved: `seed` and `max_new_tokens` are set, `n` is 1 (n samples are n requests of one `group`).
-    `namespace` separates prefix-cache entries; equal prompts in two namespaces never share. When the request has finished, its
-    pages stay pinned under the name `pin` (if any) for `pin_s` seconds, instead of what that name held.
+    `namespace` separates prefix-cache entries; equal prompts in two namespaces never share. Timeouts count from the arrival at
+    the worker: the first until admission, the second until the end. When the request has finished, its pages stay pinned under
+    the name `pin` (if any) for `pin_s` seconds, instead of what that name held.
     """
 
     number: int
@@ -62,6 +63,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     namespace: str = ""
     pin: str = ""
     pin_s: float = 0.0
+    routing_key: str = ""
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -96,11 +100,18 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     ask: int
 
 
+class AskTimeline(msgspec.Struct, frozen=True, tag=True):
+    """Report what has happened to a request (an Answer with its timeline in `data`; not ok when it is not known any more)."""
+
+    ask: int
+    number: int
+
+
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Finish what runs and waits, then exit."""
 
 
-ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | Drain
+ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | AskTimeline | Drain
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,12 +128,13 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------- from the worker
-class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
+class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """News of one request: completion ids [index, index + len(token_ids)) and, with `finish`, its one terminal event.
 
     `num_cached` counts prompt tokens found in the prefix index at first admission. `logprobs` has one entry per id when asked.
-    `prompt_logprobs` covers [prompt_start, num_prompt) and comes once. `cached_below` says how many of the cached tokens came
-    from the host's memory and from storage; the rest lay on the device.
+    `prompt_logprobs` covers [prompt_start, num_prompt) and comes once. `queue_s`, how long the request waited to be admitted,
+    comes with the first id (or the end, when there is none). `cached_below` says how many of the cached tokens came from the
+    host's memory and from storage; the rest lay on the device.
     """
 
     number: int
@@ -133,6 +145,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
     num_retractions: int = 0
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    queue_s: float | None = None
     cached_below: tuple[int, int] = (0, 0)
 
 
@@ -152,6 +165,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     computed_tokens_total: int = 0
     generated_tokens_total: int = 0
     retractions_total: int = 0
+    preemptions_total: int = 0
+    timeouts_total: int = 0
     evicted_pages_total: int = 0
     stale_messages_total: int = 0
     law_violations_total: int = 0

@@ -71,6 +71,8 @@ READINGS: tuple[Reading, ...] = (
     Reading("generation_tokens_total", "counter", "Completion tokens.", lambda s: s.generated_tokens_total),
     Reading("iterations_total", "counter", "Steps of the scheduler.", lambda s: s.steps_total),
     Reading("num_retracted_reqs_total", "counter", "Requests sent back to the queue.", lambda s: s.retractions_total),
+    Reading("num_preempted_reqs_total", "counter", "Requests that gave way to a higher priority.", lambda s: s.preemptions_total),
+    Reading("num_timed_out_reqs_total", "counter", "Requests whose time was over.", lambda s: s.timeouts_total),
     Reading("evicted_tokens_total", "counter", "KV locations evicted.", lambda s: s.evicted_pages_total * s.page_size),
     Reading("stale_messages_total", "counter", "Messages of an older epoch.", lambda s: s.stale_messages_total),
     Reading("law_violations_total", "counter", "Breaches of the law of pages.", lambda s: s.law_violations_total),
@@ -114,6 +116,7 @@ class Metrics:
         self._responses: dict[str, int] = {}
         self._first = Histogram("time_to_first_token_seconds", "From receipt to the first token.", _WAIT_BUCKETS)
         self._between = Histogram("inter_token_latency_seconds", "Between the updates of one request.", _STEP_BUCKETS)
+        self._queued = Histogram("request_queue_time_seconds", "From arrival at the worker to admission.", _WAIT_BUCKETS)
         self._whole = Histogram("e2e_request_latency_seconds", "From receipt to the end.", _WAIT_BUCKETS)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -125,6 +128,10 @@ class Metrics:
     def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
         """One request got tokens, `interval_s` after it was received (the first ones) or after the last ones."""
         (self._first if is_first else self._between).observe(interval_s)
+
+    def observe_queue(self, wait_s: float) -> None:
+        """One request was admitted after `wait_s`."""
+        self._queued.observe(wait_s)
 
     def observe_finish(self, kind: str, latency_s: float) -> None:
         """One request ended: stop, length, abort or error."""
@@ -144,7 +151,7 @@ class Metrics:
         if self._stats is not None:
             for reading in READINGS:
                 yield self._single(reading.kind, reading.name, reading.help, reading.read(self._stats))
-        for histogram in (self._first, self._between, self._whole):
+        for histogram in (self._first, self._between, self._queued, self._whole):
             yield histogram.family(self._labels)
         yield self._by_label("request_success_total", "Requests that ended, by reason.", "finished_reason", self._ends)
         yield self._single("counter", "num_aborted_requests_total", "Requests that were aborted.", self._ends.get("abort", 0))
@@ -170,6 +177,9 @@ class NullMetrics:
         """Nothing."""
 
     def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
+        """Nothing."""
+
+    def observe_queue(self, wait_s: float) -> None:
         """Nothing."""
 
     def observe_finish(self, kind: str, latency_s: float) -> None:

@@ -1,4 +1,4 @@
-"""How many tokens one step may compute.
+"""How many prompt tokens one step may compute.
 
 Owns the split between decodes and prompt chunks; does not know requests. Invariant: decodes are never cut, and prompts never get
 less than a floor, so neither side starves the other.
@@ -6,23 +6,57 @@ less than a floor, so neither side starves the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from sapwood.messages.types import StepInputs
+from sapwood.core.plan import RowRun, StepPlan
+from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.step_cost import StepCost, attended
 
 UNLIMITED = 2**62
 
 
+class Allowance(Protocol):
+    """What is left for prompts in one step."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more should be computed."""
+        ...
+
+    def grant(self, first: int, wanted: int) -> int:
+        """How many of the `wanted` positions from `first` on may be computed; at least one unless spent. Counted as computed."""
+        ...
+
+
 class TokenBudget(Protocol):
-    """The seam for budgets that follow measured step times; they may look at inputs only, never at a clock."""
+    """Decides from plans and measured step times alone, never from a clock of its own."""
 
-    def observe(self, inputs: StepInputs) -> None:
-        """Learn from what arrived with this step."""
+    def observe(self, plan: StepPlan, duration_s: float) -> None:
+        """Learn how long a step took (0.0: nobody measured)."""
         ...
 
-    def prompt_tokens(self, num_decodes: int) -> int:
-        """Prompt tokens that may ride along with `num_decodes` decode rows."""
+    def open(self, decodes: Sequence[RowRun]) -> Allowance:
+        """What prompts may have beside these decode rows."""
         ...
+
+
+class TokenAllowance:
+    """So many tokens."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._num_left = num_tokens
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no token is left."""
+        return self._num_left <= 0
+
+    def grant(self, first: int, wanted: int) -> int:
+        """As many as are left."""
+        count = min(wanted, self._num_left)
+        self._num_left -= count
+        return count
 
 
 class FixedBudget:
@@ -32,9 +66,70 @@ class FixedBudget:
         self._step_tokens = UNLIMITED if step_tokens is None else step_tokens
         self._floor = min(page_size, self._step_tokens)
 
-    def observe(self, inputs: StepInputs) -> None:
+    def observe(self, plan: StepPlan, duration_s: float) -> None:
         """A fixed budget learns nothing."""
 
-    def prompt_tokens(self, num_decodes: int) -> int:
+    def open(self, decodes: Sequence[RowRun]) -> TokenAllowance:
         """What decodes leave over, at least one page (or the whole budget where that is smaller)."""
-        return max(self._step_tokens - num_decodes, self._floor)
+        return TokenAllowance(max(self._step_tokens - len(decodes), self._floor))
+
+
+class TimeAllowance:
+    """So many seconds by the cost model, within a number of tokens; the first `floor` tokens are free of charge."""
+
+    def __init__(self, cost: StepCost, seconds: float, num_tokens: int, floor: int) -> None:
+        self._cost = cost
+        self._seconds_left = seconds
+        self._num_left = num_tokens
+        self._floor = min(floor, num_tokens)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the floor is used up and time or tokens are, too."""
+        return self._num_left <= 0 or (self._floor <= 0 and self._seconds_left <= 0.0)
+
+    def grant(self, first: int, wanted: int) -> int:
+        """What the time that is left is good for at this depth of context, at least what is left of the floor."""
+        affordable = max(self._cost.affordable(self._seconds_left, first), self._floor, 1)
+        count = min(wanted, affordable, self._num_left)
+        self._num_left -= count
+        self._floor -= count
+        self._seconds_left = 0.0 if count == affordable else self._seconds_left - self._cost.of(count, attended(first, count))
+        return count
+
+
+class AutoBudget:
+    """Sizes each step from measured step times, so that running streams get a token at least every `target_itl_s`.
+
+    A step without decodes keeps nobody waiting and may have the whole fixed budget. Beside decodes, prompts get what the target
+    leaves, never more than twice the largest chunk that was measured lately (a guess is not stretched far beyond what it comes
+    from), and never less than a page.
+    """
+
+    def __init__(self, target_itl_s: float, step_tokens: int | None, page_size: int) -> None:
+        self._target_s = target_itl_s
+        self._most = UNLIMITED if step_tokens is None else step_tokens
+        self._floor = min(page_size, self._most)
+        self._cost = StepCost()
+
+    def observe(self, plan: StepPlan, duration_s: float) -> None:
+        """One more measured step."""
+        if duration_s > 0.0 and plan.rows:
+            self._cost.learn(plan.rows, duration_s)
+
+    def open(self, decodes: Sequence[RowRun]) -> TimeAllowance | TokenAllowance:
+        """What the target leaves beside these decodes."""
+        if not decodes:
+            return TokenAllowance(self._most)
+        self._cost.fit()
+        num_attended = sum(attended(row.first, row.count) for row in decodes)
+        left_s = self._target_s / self._cost.margin - self._cost.of_step(len(decodes), num_attended)
+        most = min(self._most, max(2 * self._cost.largest_prompt, self._floor))
+        return TimeAllowance(self._cost, left_s, most, self._floor)
+
+
+def make_budget(options: SchedulerOptions, page_size: int) -> TokenBudget:
+    """The budget that the options ask for."""
+    if options.target_itl_s is None:
+        return FixedBudget(options.step_token_budget, page_size)
+    return AutoBudget(options.target_itl_s, options.step_token_budget, page_size)

@@ -8,34 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from sapwood.core.plan import EngineLimits
 from sapwood.core.request import Request, RequestState
 from sapwood.errors import Aborted, InvalidRequest, Overloaded, SapwoodError, Unavailable
-from sapwood.messages.types import Abort, Answer, Ask, Drain, Finish, Flush, StepStats, Stop, Submit, TokenEvent, ToWorker, Unpin
+from sapwood.messages.types import (
+    Abort,
+    Answer,
+    Ask,
+    AskTimeline,
+    Drain,
+    Finish,
+    Flush,
+    Stop,
+    Submit,
+    TokenEvent,
+    ToWorker,
+    Unpin,
+)
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.intake import make_request
 from sapwood.scheduler.options import SchedulerOptions
-from sapwood.scheduler.results import LENGTH, make_event
+from sapwood.scheduler.results import LENGTH, error_finish, make_event
 from sapwood.scheduler.roster import Roster
 
 
 class Inbox:
     """Applies messages to the roster."""
 
-    def __init__(self, limits: EngineLimits, options: SchedulerOptions, roster: Roster, custody: Custody) -> None:
+    def __init__(
+        self, limits: EngineLimits, options: SchedulerOptions, roster: Roster, custody: Custody, deadlines: Deadlines
+    ) -> None:
         self._limits = limits
         self._options = options
         self._roster = roster
         self._custody = custody
+        self._deadlines = deadlines
         self._tombstones: dict[int, str] = {}
         self._epoch = 0
         self._num_arrivals = 0
         self.num_stale = 0
         self.is_draining = False
 
-    def take(self, message: ToWorker, stats: Callable[[], StepStats], events: list[TokenEvent], answers: list[Answer]) -> None:
+    def take(
+        self, message: ToWorker, answer: Callable[[Ask | AskTimeline], Answer], events: list[TokenEvent], answers: list[Answer]
+    ) -> None:
         """Apply one message; news and replies are appended to `events` and `answers`."""
         match message:
             case Submit():
@@ -49,8 +66,8 @@ class Inbox:
                 answers.append(self._flush(message))
             case Unpin():
                 self._custody.pins.drop(message.names)
-            case Ask():
-                answers.append(Answer(message.ask, True, data=msgspec.structs.asdict(stats())))
+            case Ask() | AskTimeline():
+                answers.append(answer(message))
             case Drain():
                 self.is_draining = True
 
@@ -65,28 +82,38 @@ class Inbox:
             return
         try:
             request = self._accept(submit)
+            self._find_place(request, events)
         except SapwoodError as error:
-            finish = Finish("error", None, error.message, error.status, error.code)
-            events.append(TokenEvent(submit.number, submit.num_emitted, [], finish))
+            events.append(TokenEvent(submit.number, submit.num_emitted, [], error_finish(error)))
             return
         if request.num_known == request.max_len > request.num_prompt:
             request.end(RequestState.FINISHED)
             events.append(make_event(request, finish=LENGTH))
             return
         self._roster.add(request)
+        self._deadlines.watch(request, submit.queue_timeout_s, submit.timeout_s)
 
     def _accept(self, submit: Submit) -> Request:
-        """The request, unless it is refused for what it is (400), for the queue (429) or for the time (503)."""
-        request = make_request(submit, self._num_arrivals, self._limits)
+        """The request, unless it is refused for what it is (400) or for the time (503)."""
+        request = make_request(submit, self._num_arrivals, self._limits, self._options)
         self._num_arrivals += 1
         if self.is_draining:
             raise Unavailable("the server is shutting down; send the request to another one", retry_after_s=1.0)
         if request.num_known > request.max_len:
             raise InvalidRequest("more completion tokens were already emitted than max_new_tokens allows", param="max_new_tokens")
-        max_queue = self._options.max_queue
-        if max_queue is not None and self._roster.num_waiting >= max_queue + self._custody.num_free_slots:
-            raise Overloaded(f"the queue is full ({max_queue} requests wait); try again later", retry_after_s=1.0)
         return request
+
+    def _find_place(self, request: Request, events: list[TokenEvent]) -> None:
+        """Make sure that the queue has room; in a full one, a less important request that never ran makes place."""
+        max_queue = self._options.max_queue
+        if max_queue is None or self._roster.num_waiting < max_queue + self._custody.num_free_slots:
+            return
+        full = Overloaded(f"the queue is full ({max_queue} requests wait); try again later", retry_after_s=1.0)
+        junior = self._roster.waiting.most_junior_unstarted()
+        if junior is None or junior.priority >= request.priority:
+            raise full
+        self._roster.end(junior, RequestState.FAILED)
+        events.append(make_event(junior, finish=error_finish(full)))
 
     def _abort(self, number: int, reason: str, events: list[TokenEvent]) -> None:
         request = self._roster.live.get(number)

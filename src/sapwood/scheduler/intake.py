@@ -15,9 +15,10 @@ from sapwood.core.sampling import SamplingParams, validate
 from sapwood.errors import InvalidRequest
 from sapwood.messages.types import Submit, unpack_ids
 from sapwood.scheduler.memory import kv_len
+from sapwood.scheduler.options import SchedulerOptions
 
 
-def make_request(submit: Submit, arrival: int, limits: EngineLimits) -> Request:
+def make_request(submit: Submit, arrival: int, limits: EngineLimits, options: SchedulerOptions) -> Request:
     """The request behind `submit`; raises InvalidRequest with what to change."""
     num_prompt = _check_ids(submit, limits.vocab_size)
     validate(submit.params, limits.vocab_size)
@@ -34,10 +35,11 @@ def make_request(submit: Submit, arrival: int, limits: EngineLimits) -> Request:
         params=params,
         logprobs=submit.logprobs,
         sample_index=submit.sample_index,
-        priority=submit.priority,
+        priority=options.effective_priority(submit.priority),
         namespace=submit.namespace,
         pin=submit.pin,
         pin_s=submit.pin_s,
+        routing_key=submit.routing_key,
     )
 
 

@@ -1,36 +1,141 @@
 """Scheduling policies: in which order waiting requests are tried.
 
 Owns the registry of orders; does not admit. Invariant: higher priority goes before lower, and ties end in order of arrival, so
-that an order depends on nothing but the requests and the prefix index.
+that an order depends on nothing but the requests, the prefix index, what runs, and a seed. Each costs O(n log n) in the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sapwood.core.request import Request
 from sapwood.registry import Registry
+from sapwood.scheduler.queue_view import Look, QueueView
 
-LPM_MAX_WAITING = 128
-
-CountCached = Callable[[Request], int]
-"""How many of a request's tokens the prefix index holds now; costs one walk of the index."""
-
-Policy = Callable[[list[Request], CountCached], list[Request]]
-"""Orders the waiting requests, which come sorted by seniority."""
+Policy = Callable[[list[Request], QueueView], list[Request]]
+"""Orders the waiting requests, which come sorted by seniority (priority, then arrival)."""
 
 policies: Registry[Policy] = Registry("schedule policy")
 
 
 @policies.register("fcfs")
-def first_come_first_served(waiting: list[Request], count_cached: CountCached) -> list[Request]:
+def first_come_first_served(waiting: list[Request], view: QueueView) -> list[Request]:
     """Priority, then arrival."""
     return waiting
 
 
+@policies.register("priority")
+def by_priority(waiting: list[Request], view: QueueView) -> list[Request]:
+    """First come, first served with priority scheduling switched on (see `SchedulerOptions.honours_priority`)."""
+    return waiting
+
+
 @policies.register("lpm")
-def longest_prefix_match(waiting: list[Request], count_cached: CountCached) -> list[Request]:
-    """Priority, then the longest cached prefix; a long queue falls back to arrival, since each look costs a walk."""
-    if len(waiting) > LPM_MAX_WAITING:
+def longest_prefix_match(waiting: list[Request], view: QueueView) -> list[Request]:
+    """The longest cached prefix first."""
+    looks = view.looks(waiting)
+
+    def key(request: Request) -> tuple[int, int]:
+        look = looks.get(request.number)
+        return -request.priority, -look.num_tokens if look is not None else 0
+
+    return sorted(waiting, key=key)
+
+
+@policies.register("dfs-weight")
+def depth_first_by_weight(waiting: list[Request], view: QueueView) -> list[Request]:
+    """A walk through the index's tree, into the branch under which most requests wait first, so that those which share a prefix
+    run together; a branch's deepest requests come before those that end higher up."""
+    places = _Forest(waiting, view.looks(waiting)).places()
+    return sorted(waiting, key=lambda request: (-request.priority, places[request.number]))
+
+
+@policies.register("hrrn")
+def highest_response_ratio_next(waiting: list[Request], view: QueueView) -> list[Request]:
+    """The highest ratio of waiting plus service to service, both in tokens: what was computed meanwhile for others, and what the
+    request itself may still need."""
+    uncached = view.num_uncached(waiting)
+
+    def key(request: Request) -> tuple[int, float]:
+        service = uncached[request.number] + request.max_len - request.num_known
+        return -request.priority, -view.num_waited_tokens(request) / service
+
+    return sorted(waiting, key=key)
+
+
+@policies.register("shortest-prefill-first")
+def shortest_prefill_first(waiting: list[Request], view: QueueView) -> list[Request]:
+    """The fewest tokens that must be computed before the next one comes out."""
+    uncached = view.num_uncached(waiting)
+    return sorted(waiting, key=lambda request: (-request.priority, uncached[request.number]))
+
+
+@policies.register("lof")
+def longest_output_first(waiting: list[Request], view: QueueView) -> list[Request]:
+    """The longest allowed completion first."""
+    return sorted(waiting, key=lambda request: (-request.priority, request.num_prompt - request.max_len))
+
+
+@policies.register("random")
+def at_random(waiting: list[Request], view: QueueView) -> list[Request]:
+    """A new shuffle each time."""
+    return sorted(waiting, key=lambda request: (-request.priority, view.random_key()))
+
+
+@policies.register("routing-key")
+def by_routing_key(waiting: list[Request], view: QueueView) -> list[Request]:
+    """Requests whose routing key is frequent among those that run first; arrival when none of them has one."""
+    counts = view.running_keys()
+    if not counts:
         return waiting
-    return sorted(waiting, key=lambda request: (-request.priority, -count_cached(request), request.arrival))
+    return sorted(waiting, key=lambda request: (-request.priority, -counts[request.routing_key], request.routing_key))
+
+
+class _Forest:
+    """The part of the index's tree that lies above waiting requests; children in the order in which requests, most senior first,
+    lead to them."""
+
+    def __init__(self, waiting: list[Request], looks: Mapping[int, Look]) -> None:
+        self._ends: dict[Any, list[Request]] = {}
+        self._children: dict[Any, list[Any]] = {}
+        self._roots: list[Any] = []
+        self._unmatched: list[Request] = []
+        for request in waiting:
+            look = looks.get(request.number)
+            if look is None or look.node is None:
+                self._unmatched.append(request)
+            else:
+                self._ends.setdefault(look.node, []).append(request)
+                self._climb(look.node)
+
+    def _climb(self, node: Any) -> None:
+        """Make the way from a node to its root known, as far as it is not; each node is entered once."""
+        below = None
+        while node is not None:
+            is_known = node in self._children
+            children = self._children.setdefault(node, [])
+            if below is not None:
+                children.append(below)
+            if is_known:
+                return
+            below, node = node, getattr(node, "parent", None)
+        self._roots.append(below)
+
+    def places(self) -> dict[int, int]:
+        """The rank of each request in a walk that enters the heaviest branch first and leaves a node's own requests for last."""
+        nodes: list[Any] = []
+        stack = list(self._roots)
+        while stack:
+            nodes.append(stack.pop())
+            stack.extend(self._children[nodes[-1]])
+        weights: dict[Any, int] = {}
+        for node in reversed(nodes):
+            weights[node] = len(self._ends.get(node, ())) + sum(weights[child] for child in self._children[node])
+        walk: list[Any] = []
+        stack = sorted(self._roots, key=lambda node: -weights[node])
+        while stack:  # the reverse of "a node, then its branches, lightest first"
+            walk.append(stack.pop())
+            stack.extend(sorted(self._children[walk[-1]], key=lambda node: -weights[node]))
+        order = [request for node in reversed(walk) for request in self._ends.get(node, ())]
+        return {request.number: place for place, request in enumerate(order + self._unmatched)}

@@ -7,14 +7,20 @@ holds back all behind it but those of higher priority, so a large request is not
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from enum import Enum
 
 from sapwood.core.request import Request, RequestState
 from sapwood.kvcache.prefix import Match
+from sapwood.scheduler.budget import Allowance
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.policy import policies
+from sapwood.scheduler.preemption import Preemptor
+from sapwood.scheduler.progress import Progress
+from sapwood.scheduler.queue_view import QueueView
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.roster import Roster
 
@@ -22,43 +28,76 @@ MAX_FOLLOWERS_SKIPPED = 64
 """A step looks past at most so many requests that wait for a shared prefix, lest a long queue slow down every step."""
 
 
+class Limit(Enum):
+    """Why no more requests were admitted in a step: nobody waits, tokens, slots, memory, or a prefix that is being computed."""
+
+    NOTHING = "nothing"
+    EMPTY = "empty queue"
+    BUDGET = "token budget"
+    SLOTS = "slots"
+    MEMORY = "memory"
+    SHARING = "shared prefix"
+
+
 class Prefiller:
     """Fills a plan with rows of prompt tokens."""
 
-    def __init__(self, custody: Custody, roster: Roster, reservation: Reservation, options: SchedulerOptions) -> None:
+    def __init__(
+        self,
+        custody: Custody,
+        roster: Roster,
+        reservation: Reservation,
+        preemptor: Preemptor,
+        options: SchedulerOptions,
+        progress: Progress,
+    ) -> None:
         self._custody = custody
         self._roster = roster
         self._reservation = reservation
+        self._preemptor = preemptor
         self._order = policies.get(options.policy)
+        self._view = QueueView(self._look, self._running, custody.pool.page_size, progress, options.seed)
+        self._aging_interval = options.aging_interval
+        self._num_until_elder = options.aging_interval
         self._max_running = options.max_running_requests
         self._follow_tokens = options.follow_tokens
+        self.limit = Limit.NOTHING
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         self.num_cached_below = [0, 0]
 
-    def fill(self, builder: PlanBuilder, budget: int) -> None:
-        """Rows for at most `budget` tokens: a prompt that has started goes on first, then the waiting are tried in order."""
+    def fill(self, builder: PlanBuilder, allowance: Allowance) -> None:
+        """Rows for as much as is allowed: a prompt that has started goes on first, then the waiting are tried in order."""
         for resident in self._roster.running:
-            pending = resident.request.num_pending
-            if pending and budget and resident.request.state is RequestState.PREFILLING:
-                count = min(pending, budget)
-                budget -= count
-                builder.run(resident, count)
-        if budget and self._has_room():
-            self._admit(builder, budget)
+            if resident.request.num_pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
+                self._run(builder, resident, allowance)
+        self.limit = self._first_limit(allowance)
+        if self.limit is Limit.NOTHING:
+            self._admit(builder, allowance)
+        elif self.limit is Limit.SLOTS:
+            self._preemptor.make_room(self._roster.waiting.first, num_slots=1)
 
-    def _has_room(self) -> bool:
+    def _first_limit(self, allowance: Allowance) -> Limit:
+        """What forbids any admission, if something does. EMPTY comes first: an empty queue is limited by nothing else."""
+        if not self._roster.waiting:
+            return Limit.EMPTY
+        if allowance.is_spent:
+            return Limit.BUDGET
+        if self._roster.is_retracting:
+            return Limit.MEMORY
+        return Limit.NOTHING if self._has_slot() else Limit.SLOTS
+
+    def _has_slot(self) -> bool:
         """Condition 2, and the limit on running requests of condition 5."""
         is_below_limit = self._max_running is None or len(self._roster.running) < self._max_running
-        return (
-            bool(self._roster.waiting) and is_below_limit and self._custody.num_free_slots > 0 and not self._roster.is_retracting
-        )
+        return is_below_limit and self._custody.num_free_slots > 0
 
-    def _admit(self, builder: PlanBuilder, budget: int) -> None:
+    def _admit(self, builder: PlanBuilder, allowance: Allowance) -> None:
         num_promised = self._reservation.promised_pages(self._roster.running)
-        held_back, highest = -sys.maxsize, self._roster.waiting.highest_priority
+        self._age()
+        held_back, highest = -sys.maxsize, self._roster.waiting.first.priority
         leaders, num_followers = self._leaders(), 0
-        for request in self._order(self._roster.waiting.snapshot(), self._count_cached):
+        for request in self._order(self._roster.waiting.snapshot(), self._view):
             if request.priority <= held_back:
                 continue
             if self._custody.tiers.is_awaited(request.number):
@@ -68,6 +107,7 @@ class Prefiller:
             num_matched = match.num_whole * self._custody.pool.page_size + max(num_rows, match.num_rows)
             if self._follows(request, num_matched, leaders):
                 num_followers += 1
+                self.limit = Limit.SHARING
                 if num_followers > MAX_FOLLOWERS_SKIPPED:
                     return
                 continue
@@ -78,17 +118,18 @@ class Prefiller:
                 donor, num_rows = self._donor(request, match)
                 resident = self._custody.house(request, match, num_wanted, num_promised, use_source=donor is None)
             if resident is None:
-                held_back = request.priority
-                if held_back >= highest:
+                num_missing = num_wanted - len(match.pages) + num_promised - self._custody.num_available
+                held_back, self.limit = request.priority, Limit.MEMORY
+                if self._preemptor.make_room(request, num_pages=num_missing) or held_back >= highest:
                     return
                 continue
             self._start(builder, resident, match, donor, num_rows)
-            count = min(request.num_pending, budget)
-            budget -= count
-            builder.run(resident, count)
+            self._run(builder, resident, allowance)
             leaders = self._leaders()
             num_promised += num_wanted - len(resident.pages)
-            if not budget or not self._has_room():
+            limit = self._first_limit(allowance)
+            if limit is not Limit.NOTHING:
+                self.limit = limit
                 return
 
     def _start(
@@ -115,18 +156,35 @@ class Prefiller:
             for tier, num_tokens in enumerate(request.cached_below):
                 self.num_cached_below[tier] += num_tokens
         self._roster.admit(resident)
+        self._num_until_elder -= 1
         builder.start(resident)
 
-    def _count_cached(self, request: Request) -> int:
-        return self._custody.match(request, touch=False).num_whole * self._custody.pool.page_size
+    def _run(self, builder: PlanBuilder, resident: Resident, allowance: Allowance) -> None:
+        """As large a chunk of the resident's prompt as is allowed."""
+        request = resident.request
+        count = allowance.grant(request.num_computed, request.num_pending)
+        builder.run(resident, count)
+        self._roster.timelines.note(request, "chunk", count, len(resident.pages))
+
+    # ------------------------------------------------------------------------------------------------- order
+    def _age(self) -> None:
+        """Whatever the policy prefers, one admission in so many goes to whoever has waited longest, so nobody waits for ever."""
+        if self._aging_interval and self._num_until_elder <= 0:
+            self._num_until_elder = self._aging_interval
+            self._roster.waiting.promote_oldest()
+
+    def _look(self, request: Request) -> Match[object]:
+        return self._custody.match(request, touch=False)
+
+    def _running(self) -> Iterator[Request]:
+        return (resident.request for resident in self._roster.running)
 
     # ------------------------------------------------------------------------------------------------- sharing in the batch
     def _leaders(self) -> list[Request]:
         """Running requests of whose prompts a part is not confirmed, and so not yet shared."""
         if not self._custody.index.is_sharing:
             return []
-        running = (resident.request for resident in self._roster.running)
-        return [request for request in running if request.num_confirmed < request.num_prompt]
+        return [request for request in self._running() if request.num_confirmed < request.num_prompt]
 
     def _follows(self, request: Request, num_matched: int, leaders: list[Request]) -> bool:
         """Whether one of the `leaders`, whose prompts are just being computed, will have what this request could share beyond

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sapwood.core.plan import EngineLimits, RowRun, StepResult
 from sapwood.core.request import Request
-from sapwood.errors import EngineFailed
+from sapwood.errors import EngineFailed, SapwoodError
 from sapwood.messages.types import Finish, TokenEvent
 
 LENGTH = Finish("length")
@@ -35,7 +35,8 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
         request.num_cached,
         request.num_retractions,
         [result.logprobs[index]] if request.logprobs.output else None,
-        request.report.take(),
+        None if request.report.is_sent else request.report.take(),
+        None if position else request.queue_s,
         request.cached_below,
     )
 
@@ -51,12 +52,18 @@ def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
         request.num_retractions,
         prompt_logprobs=request.report.take(),
         cached_below=request.cached_below,
+        queue_s=None if request.num_completion else request.queue_s,
     )
+
+
+def error_finish(error: SapwoodError) -> Finish:
+    """The ending of a request that `error` befell."""
+    return Finish("error", None, error.message, error.status, error.code)
 
 
 def _broken(token_id: int) -> Finish:
     message = f"the model produced the impossible token id {token_id}; try again, and report it if it happens again"
-    return Finish("error", None, message, EngineFailed.status, EngineFailed.code)
+    return error_finish(EngineFailed(message))
 
 
 def _ending(request: Request, token_id: int, position: int, limits: EngineLimits) -> Finish | None:
@@ -69,4 +76,4 @@ def _ending(request: Request, token_id: int, position: int, limits: EngineLimits
     ends = token_id in limits.eos_token_ids or token_id in params.stop_token_ids
     if ends and not params.ignore_eos and position >= params.min_new_tokens:
         return Finish("stop", token_id)
-    return LENGTH if request.num_ids >= request.max_len else None
+    return LENGTH if request.num_prompt + position + 1 >= request.max_len else None

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from sapwood.core.request import Request, RequestState
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident, seniority
+from sapwood.scheduler.timeline import TimelineLog
 from sapwood.scheduler.waiting import WaitingQueue
 
 
 class Roster:
     """The live requests by number and by place."""
 
-    def __init__(self, custody: Custody) -> None:
+    def __init__(self, custody: Custody, progress: Progress, timelines: TimelineLog) -> None:
         self._custody = custody
+        self._progress = progress
+        self.timelines = timelines
         self._residents: dict[int, Resident] = {}
         self._groups: dict[int, list[Resident]] = {}
         self.live: dict[int, Request] = {}
@@ -36,16 +40,22 @@ class Roster:
 
     def add(self, request: Request) -> None:
         """A new request waits."""
+        request.arrived_s = self._progress.now_s
+        request.tokens_at_arrival = self._progress.num_computed_tokens
         self.live[request.number] = request
         self._custody.seek(request)
         self.waiting.add(request)
+        self.timelines.note(request, "queued")
 
     def admit(self, resident: Resident) -> None:
         """A waiting request got a slot and pages."""
         self.waiting.remove(resident.request)
+        if resident.request.admitted_s is None:
+            resident.request.admitted_s = self._progress.now_s
         self._residents[resident.request.number] = resident
         self.running.append(resident)
         self._groups.setdefault(resident.request.group, []).append(resident)
+        self.timelines.note(resident.request, "admitted", resident.request.num_computed, len(resident.pages))
 
     def siblings(self, group: int) -> list[Resident]:
         """The running requests of one group."""
@@ -61,11 +71,13 @@ class Roster:
         resident = self._residents.pop(request.number, None)
         if resident is not None and not resident.is_leaving:
             self._leave(resident)
+        self.timelines.note(request, state.value, request.num_computed, len(resident.pages) if resident is not None else 0)
 
     def retract(self, resident: Resident) -> None:
         """Take a running request off the batch; it waits again once its last launched step is confirmed."""
         resident.request.retract()
         self._leave(resident)
+        self.timelines.note(resident.request, "retracted", resident.request.num_computed, len(resident.pages))
 
     def settle(self, confirmed_step: int) -> None:
         """Take back slots and pages of those whose last launched step is confirmed."""

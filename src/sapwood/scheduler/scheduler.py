@@ -9,22 +9,28 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.request import RequestState
 from sapwood.core.transfer import TransferOrder
 from sapwood.kvcache.events import CacheEvent
-from sapwood.messages.types import Answer, StepInputs, StepStats, TokenEvent
-from sapwood.scheduler.budget import FixedBudget
+from sapwood.messages.types import Answer, Ask, AskTimeline, StepInputs, StepStats, TokenEvent
+from sapwood.scheduler.budget import make_budget
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.decode import Decoder
 from sapwood.scheduler.inbox import Inbox
 from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.plan_builder import PlanBuilder
-from sapwood.scheduler.prefill import Prefiller
+from sapwood.scheduler.preemption import Preemptor
+from sapwood.scheduler.prefill import Limit, Prefiller
+from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident
-from sapwood.scheduler.results import absorb
+from sapwood.scheduler.results import absorb, error_finish, make_event
 from sapwood.scheduler.roster import Roster
+from sapwood.scheduler.timeline import NullTimelines, Timelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +61,26 @@ class Scheduler:
         self._limits = limits
         self._options = options
         self._custody = Custody(limits, options)
-        self._roster = Roster(self._custody)
+        self._progress = Progress()
+        num_timelines = options.request_timelines
+        self._timelines = Timelines(num_timelines, self._progress) if num_timelines else NullTimelines()
+        self._roster = Roster(self._custody, self._progress, self._timelines)
         self._reservation = Reservation(options, limits.page_size)
-        self._budget = FixedBudget(options.step_token_budget, limits.page_size)
-        self._inbox = Inbox(limits, options, self._roster, self._custody)
-        self._prefiller = Prefiller(self._custody, self._roster, self._reservation, options)
+        self._budget = make_budget(options, limits.page_size)
+        self._deadlines = Deadlines(options)
+        self._inbox = Inbox(limits, options, self._roster, self._custody, self._deadlines)
+        self._preemptor = Preemptor(self._roster, self._reservation, options)
+        self._prefiller = Prefiller(self._custody, self._roster, self._reservation, self._preemptor, options, self._progress)
         self._decoder = Decoder(self._custody, self._roster, self._reservation)
         self._in_flight: deque[Launched] = deque()
-        self._num_steps = 0
-        self._confirmed_step = 0
-        self._num_computed_tokens = 0
         self._num_generated_tokens = 0
+        self._num_timeouts = 0
         self._num_violations = 0
 
     # ------------------------------------------------------------------------------------------------- the step
     def step(self, inputs: StepInputs) -> StepOutcome:
         """Results first, then messages in their order, then the plan."""
-        self._budget.observe(inputs)
+        self._progress.now_s = inputs.now_s
         self._custody.tell_time(inputs.now_s)
         for done in inputs.transfers:
             self._custody.tiers.done(done)
@@ -80,20 +89,29 @@ class Scheduler:
             self._confirm(result, events)
         answers: list[Answer] = []
         for message in inputs.messages:
-            self._roster.settle(self._confirmed_step)
-            self._inbox.take(message, self.stats, events, answers)
-        self._roster.settle(self._confirmed_step)
+            self._roster.settle(self._progress.confirmed_step)
+            self._inbox.take(message, self.answer, events, answers)
+        self._expire(events)
+        self._roster.settle(self._progress.confirmed_step)
         if not self._roster.live:
             self._reservation.on_idle()
         plan = self._plan()
         return StepOutcome(plan, events, answers, self._custody.tiers.take_orders(), self._custody.events.take())
 
+    def _expire(self, events: list[TokenEvent]) -> None:
+        for request, error in self._deadlines.expired(self._progress.now_s, self._roster.live):
+            self._num_timeouts += 1
+            self._roster.end(request, RequestState.FAILED)
+            events.append(make_event(request, finish=error_finish(error)))
+
     def _confirm(self, result: StepResult, events: list[TokenEvent]) -> None:
         if not self._in_flight or self._in_flight[0].plan.step != result.step:
             raise RuntimeError(f"the result of step {result.step} came out of order; pass every launched step's, oldest first")
         launched = self._in_flight.popleft()
-        self._confirmed_step = result.step
+        self._budget.observe(launched.plan, result.duration_s)
+        self._progress.confirmed_step = result.step
         self._custody.settle(result.step)
+        page_size = self._limits.page_size
         for index, (resident, row) in enumerate(zip(launched.residents, launched.plan.rows, strict=True)):
             request = resident.request
             if request.state.is_terminal:
@@ -105,8 +123,9 @@ class Scheduler:
                 if event.finish is not None:
                     state = RequestState.FAILED if event.finish.kind == "error" else RequestState.FINISHED
                     self._roster.end(request, state)
-            if not resident.is_leaving:
-                self._custody.publish(resident, soon=row.first < request.num_prompt)
+            is_prompt = row.first < request.num_prompt
+            if not resident.is_leaving and (is_prompt or not request.num_confirmed % page_size):  # else no page has become full
+                self._custody.publish(resident, soon=is_prompt)
 
     def _plan(self) -> StepPlan | None:
         """Decodes and prompts together, or (prefill-first) decodes only when no prompt can be computed.
@@ -114,23 +133,23 @@ class Scheduler:
         Rows are re-pointed first, because the duplicates that this frees may be the very pages that the step needs; when no
         row can run, the plan moves only state.
         """
-        builder = PlanBuilder(self._num_steps + 1, self._limits)
+        builder = PlanBuilder(self._progress.num_steps + 1, self._limits)
         self._custody.repoint(builder)
-        self._custody.settle(self._confirmed_step)
+        self._custody.settle(self._progress.confirmed_step)
         if self._options.mode == "mixed":
-            self._decoder.fill(builder, self._confirmed_step)
-            self._prefiller.fill(builder, self._budget.prompt_tokens(len(builder.rows)))
+            self._decoder.fill(builder, self._progress.confirmed_step)
+            self._prefiller.fill(builder, self._budget.open(builder.rows))
         else:
-            self._prefiller.fill(builder, self._budget.prompt_tokens(0))
+            self._prefiller.fill(builder, self._budget.open(()))
             if not builder.rows:
-                self._decoder.fill(builder, self._confirmed_step)
+                self._decoder.fill(builder, self._progress.confirmed_step)
         self._custody.move(builder)
         if builder.is_empty:
             return None
         plan = builder.build()
         self._in_flight.append(Launched(plan, builder.residents))
-        self._num_steps = builder.step
-        self._num_computed_tokens += plan.num_tokens
+        self._progress.num_steps = builder.step
+        self._progress.num_computed_tokens += plan.num_tokens
         return plan
 
     # ------------------------------------------------------------------------------------------------- questions
@@ -150,9 +169,25 @@ class Scheduler:
         return self._inbox.is_draining
 
     @property
+    def limit(self) -> Limit:
+        """Why the latest step admitted no more than it did."""
+        return self._prefiller.limit
+
+    def num_cached_tokens(self, namespace: str, run: bytes) -> int:
+        """How many leading tokens of `run` (little-endian int32) the prefix index holds in whole pages; changes nothing."""
+        return len(self._custody.index.match(namespace, run, touch=False).pages) * self._limits.page_size
+
+    @property
     def suspects(self) -> list[int]:
         """Numbers of the requests in launched, unconfirmed steps."""
         return [resident.request.number for launched in self._in_flight for resident in launched.residents]
+
+    def answer(self, question: Ask | AskTimeline) -> Answer:
+        """The reply to a question about the scheduler's state."""
+        if isinstance(question, Ask):
+            return Answer(question.ask, True, data=msgspec.structs.asdict(self.stats()))
+        timeline = self._timelines.report(question.number)
+        return Answer(question.ask, timeline is not None, data=timeline or {})
 
     def stats(self) -> StepStats:
         """Gauges and running totals as of now."""
@@ -165,12 +200,14 @@ class Scheduler:
             num_cached_pages=index.num_pages,
             num_evictable_pages=index.num_evictable,
             page_size=pool.page_size,
-            steps_total=self._num_steps,
+            steps_total=self._progress.num_steps,
             prompt_tokens_total=self._prefiller.num_prompt_tokens,
             cached_tokens_total=self._prefiller.num_cached_tokens,
-            computed_tokens_total=self._num_computed_tokens,
+            computed_tokens_total=self._progress.num_computed_tokens,
             generated_tokens_total=self._num_generated_tokens,
             retractions_total=self._decoder.num_retractions,
+            preemptions_total=self._preemptor.num_preemptions,
+            timeouts_total=self._num_timeouts,
             evicted_pages_total=index.num_evicted_total,
             stale_messages_total=self._inbox.num_stale,
             law_violations_total=self._num_violations,

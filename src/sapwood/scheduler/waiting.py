@@ -29,9 +29,21 @@ class WaitingQueue:
         return iter(self._requests)
 
     @property
-    def highest_priority(self) -> int:
-        """The priority of the most senior request; the queue is not empty."""
-        return self._requests[0].priority
+    def first(self) -> Request:
+        """The most senior request; the queue is not empty."""
+        return self._requests[0]
+
+    def most_junior_unstarted(self) -> Request | None:
+        """The request of lowest priority and least age that never ran."""
+        return next((request for request in reversed(self._requests) if request.admitted_s is None), None)
+
+    def promote_oldest(self) -> None:
+        """Whoever has waited longest becomes an elder; the queue is not empty."""
+        oldest = min(self._requests, key=lambda request: request.arrival)
+        if not oldest.is_elder:
+            self.remove(oldest)
+            oldest.promote()
+            self.add(oldest)
 
     def snapshot(self) -> list[Request]:
         """The requests in order, safe to walk while the queue changes."""

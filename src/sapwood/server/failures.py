@@ -11,7 +11,7 @@ import math
 import msgspec
 from starlette.responses import Response
 
-from sapwood.errors import Aborted, EngineFailed, InvalidRequest, Overloaded, SapwoodError, Unauthorized, Unavailable
+from sapwood.errors import Aborted, EngineFailed, InvalidRequest, Overloaded, SapwoodError, TimedOut, Unauthorized, Unavailable
 from sapwood.messages.types import Finish
 
 
@@ -77,7 +77,7 @@ def error_response(error: SapwoodError) -> Response:
 
 
 _BY_CODE: dict[str, type[SapwoodError]] = {
-    kind.code: kind for kind in (InvalidRequest, Overloaded, Unavailable, Aborted, EngineFailed)
+    kind.code: kind for kind in (InvalidRequest, Overloaded, TimedOut, Unavailable, Aborted, EngineFailed)
 }
 
 

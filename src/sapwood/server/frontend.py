@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ from sapwood.messages.types import (
     Abort,
     Answer,
     Ask,
+    AskTimeline,
     Finish,
     Flush,
     Forget,
@@ -41,6 +43,7 @@ from sapwood.observability.metrics import Metrics, NullMetrics
 from sapwood.server.backend import Backend
 from sapwood.server.limits import ServingLimits, ServingState, check_room, check_state
 from sapwood.server.questions import Questions
+from sapwood.server.recent import RecentRids
 from sapwood.server.record import Reception, RecordState, RequestRecord, Timings
 from sapwood.server.requests import GenerateRequest, PromptRequest, resolve
 from sapwood.server.sessions import Sessions
@@ -71,6 +74,7 @@ class Frontend:
         *,
         metrics: Metrics | NullMetrics | None = None,
         random_seed: int | None = None,
+        num_recent: int = 256,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
@@ -86,6 +90,7 @@ class Frontend:
         self._records: dict[int, RequestRecord] = {}
         self._streams: dict[int, Stream] = {}
         self._rids: set[str] = set()
+        self._recent = RecentRids(num_recent)
         self._questions = Questions(backend.send)
         self._unsent: deque[ToWorker] = deque()
         self.sessions = Sessions(clock, lambda names: self._send_surely(Unpin(names)), self.abort_one)
@@ -142,6 +147,15 @@ class Frontend:
             answer = await self._questions.ask(Ask(next(self._numbers)), timeout_s)
             if answer.data:
                 self._note_stats(msgspec.convert(answer.data, StepStats))
+
+    async def timeline(self, rid: str, timeout_s: float = 10.0) -> dict[str, Any] | None:
+        """What has happened to the latest request of that id; None when it is not known any more."""
+        number = self._recent.find(rid)
+        if number is None:
+            return None
+        check_state(self.state)
+        answer = await self._questions.ask(AskTimeline(next(self._numbers), number), timeout_s)
+        return {"rid": rid, "number": number, **answer.data} if answer.ok else None
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more, wait for what is open, abort the rest at the deadline; returns whether none was left."""
@@ -213,6 +227,7 @@ class Frontend:
         self._records[record.number] = record
         self._streams[record.number] = stream
         self._rids.add(record.rid)
+        self._recent.add(record.rid, record.number)
         self._idle.clear()
 
     def _on_texts(self, message: StepTexts) -> None:
@@ -234,7 +249,7 @@ class Frontend:
         self.metrics.observe_step(stats)
 
     def _on_event(self, record: RequestRecord, event: TextEvent, now_s: float) -> None:
-        before_s = record.timings.last_token_s
+        before_s, was_queued = record.timings.last_token_s, record.queue_s is None
         match record.take(event, now_s):
             case Reception.DUPLICATE:
                 self.dropped.duplicate += 1
@@ -243,6 +258,8 @@ class Frontend:
                 self.dropped.gap += 1
                 self._lose(record)
                 return
+        if was_queued and record.queue_s is not None:
+            self.metrics.observe_queue(record.queue_s)
         if record.timings.last_token_s == now_s:
             self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), is_first=not before_s)
         self._streams[record.number].notify(record)
@@ -317,4 +334,7 @@ def _as_submit(record: RequestRecord, packed_ids: bytes) -> Submit:
         namespace=record.prompt.namespace,
         pin=record.prompt.pin,
         pin_s=record.prompt.pin_s,
+        routing_key=record.prompt.routing_key,
+        queue_timeout_s=record.prompt.queue_timeout_s,
+        timeout_s=record.prompt.timeout_s,
     )

@@ -40,6 +40,7 @@ FAREWELL_S = 3.0
 """How long a server whose engine died still answers, so that clients and health checks hear of it."""
 CHILD_GRACE_S = 5.0
 """How long drained children may take to end by themselves."""
+MAX_DISPLACING = 64
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,9 @@ class Replica:
         self._supervisor = Supervisor(self._loop, self._on_death)
         self._link = ReplicaLink(topology, tokenizer, launch.tokenizer_worker_num, launch.inline_detokenizer)
         metrics = Metrics(settings.served_model_name) if settings.enable_metrics else NullMetrics()
-        self._frontend = Frontend(self._link, metrics=metrics, random_seed=settings.random_seed)
+        self._frontend = Frontend(
+            self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
+        )
         self._model = served_model(config.model, model_path, tokenizer)
         self._specs = child_specs(config, model_path, topology)
         self._end = asyncio.Event()
@@ -160,12 +163,16 @@ class Replica:
                 context_len=info["context_length"],
                 pool_tokens=info["max_total_num_tokens"],
                 vocab_size=info["vocab_size"],
-                max_open_requests=info["max_running_requests"] + settings.max_queued_requests,
+                max_open_requests=info["max_running_requests"] + settings.max_queued_requests + self._num_displacing(),
                 allow_auto_truncate=settings.allow_auto_truncate,
                 has_tiers=info["num_host_pages"] > 0,
             )
         )
         logger.info("ready: %s at http://%s:%d", self._model.name, settings.host, settings.port)
+
+    def _num_displacing(self) -> int:
+        """How many requests are let through to a full queue, where the scheduler decides which of them displaces another."""
+        return MAX_DISPLACING if self._config.scheduler.priority_scheduling else 0
 
     async def _drain(self) -> None:
         """Let open requests finish, up to the deadline or a second signal."""

@@ -10,17 +10,19 @@ import asyncio
 from collections.abc import Callable
 
 from sapwood.errors import Unavailable
-from sapwood.messages.types import Answer, Ask, Flush
+from sapwood.messages.types import Answer, Ask, AskTimeline, Flush
+
+Question = Ask | AskTimeline | Flush
 
 
 class Questions:
     """The questions of one frontend. `send` takes a message to the worker and may raise Overloaded."""
 
-    def __init__(self, send: Callable[[Ask | Flush], None]) -> None:
+    def __init__(self, send: Callable[[Question], None]) -> None:
         self._send = send
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
-    async def ask(self, question: Ask | Flush, timeout_s: float) -> Answer:
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
         """Send `question` and wait for its answer."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[question.ask] = future

@@ -49,7 +49,8 @@ class Timings:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One sample of one prompt. `index` is its choice number in the call; `params` is resolved (n is 1, the seed is set)."""
+    """One sample of one prompt. `index` is its choice number in the call; `params` is resolved (n is 1, the seed is set).
+    `queue_s` is how long it waited in the worker, None until that is known."""
 
     number: int
     group: int
@@ -67,6 +68,7 @@ class RequestRecord:
     num_cached: int = 0
     cached_below: tuple[int, int] = (0, 0)
     num_retractions: int = 0
+    queue_s: float | None = None
     finish: Finish | None = None
     _texts: list[str] = field(default_factory=list)
     _joined: str = ""
@@ -114,6 +116,8 @@ class RequestRecord:
         self.num_cached = max(self.num_cached, news.num_cached)
         self.cached_below = max(self.cached_below, news.cached_below)
         self.num_retractions = max(self.num_retractions, news.num_retractions)
+        if self.queue_s is None:
+            self.queue_s = news.queue_s
         if news.finish is not None:
             self.close(news.finish, now_s)
         return Reception.TAKEN

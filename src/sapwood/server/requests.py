@@ -37,6 +37,9 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     default_max_new_tokens: int | None = None
     logprobs: LogprobOptions = LogprobOptions()
     priority: int = 0
+    routing_key: str = ""
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
     namespace: str = ""
     pin: str = ""
     pin_s: float = 0.0

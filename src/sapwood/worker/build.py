@@ -25,10 +25,10 @@ from sapwood.engine.lifecycle import EngineOptions, build_engine, load_model, re
 from sapwood.engine.memory import Footprint, MemoryFacts, MemoryOptions, MemoryPlan, format_table, plan_memory
 from sapwood.engine.null import NullEngine, NullOptions
 from sapwood.engine.null_model import null_limits
-from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.options import SchedulerOptions, scheduler_options
 from sapwood.scheduler.scheduler import Scheduler
 from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
-from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers, tier_options
+from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
 from sapwood.worker.transfers import Transfers
 
 ProgressCallback = Callable[[str, int, int], None]
@@ -45,6 +45,7 @@ class BuiltWorker:
 
     scheduler: Scheduler
     engine: Engine
+    options: SchedulerOptions
     info: dict[str, Any]
     transfers: Transfers
 
@@ -87,7 +88,7 @@ def build_worker(
         plan = plan_rank(checkpoint, model, engine, scheduler, device, group)
         if group.rank == 0:
             logger.info("memory\n%s", format_table(plan))
-        options = EngineOptions(
+        engine_options = EngineOptions(
             num_slots=plan.max_running_requests,
             max_len=plan.context_length,
             num_pages=plan.num_pages,
@@ -98,16 +99,17 @@ def build_worker(
             device_index=group.rank,
             num_host_pages=count_host_pages(engine.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
         )
-        loaded = load_model(options, CountedSource(checkpoint, progress, set()), group, device)
-        built = build_engine(options, loaded, group, device)
-        identity = fingerprint(model_identity(checkpoint), options.kernels, device.kind, engine.dtype, engine.kv_cache_dtype)
+        loaded = load_model(engine_options, CountedSource(checkpoint, progress, set()), group, device)
+        built = build_engine(engine_options, loaded, group, device)
+        facts = (engine_options.kernels, device.kind, engine.dtype, engine.kv_cache_dtype)
+        identity = fingerprint(model_identity(checkpoint), *facts)
     finally:
         checkpoint.close()
     warm_up(built, progress)
     info = _info(built.limits) | {"memory": [[row.name, row.value, row.reason] for row in plan.table()]}
     transfers = open_transfers(engine.cache, built, identity)
-    settings = _scheduler_options(scheduler, engine.cache, plan.chunked_prefill_size)
-    return BuiltWorker(Scheduler(built.limits, settings), built, info, transfers)
+    options = scheduler_options(scheduler, plan.chunked_prefill_size, engine.cache)
+    return BuiltWorker(Scheduler(built.limits, options), built, options, info, transfers)
 
 
 def plan_rank(
@@ -173,24 +175,9 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
         num_host_pages=count_host_pages(engine.cache, num_pages, NULL_ROW_BYTES * page),
     )
     null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
-    settings = _scheduler_options(scheduler, engine.cache, NULL_CHUNK_TOKENS)
+    options = scheduler_options(scheduler, NULL_CHUNK_TOKENS, engine.cache)
     transfers = open_transfers(engine.cache, null, fingerprint("null"))
-    return BuiltWorker(Scheduler(limits, settings), null, _info(limits), transfers)
-
-
-def _scheduler_options(section: SchedulerSection, cache: CacheSection, planned_chunk: int) -> SchedulerOptions:
-    chunk = section.chunked_prefill_size or planned_chunk
-    return SchedulerOptions(
-        step_token_budget=None if chunk == -1 else min(chunk, section.max_prefill_tokens),
-        max_running_requests=section.max_running_requests,
-        policy=section.policy,
-        mode=section.mode,
-        cache=section.prefix_cache,
-        eviction=section.eviction,
-        tiers=tier_options(cache),
-        kv_events=cache.events_endpoint is not None,
-        conservativeness=section.conservativeness,
-    )
+    return BuiltWorker(Scheduler(limits, options), null, options, _info(limits), transfers)
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sapwood.core.plan import Engine, StepResult
 from sapwood.messages.types import Answer, StepInputs, TokenEvent, ToWorker
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
+from sapwood.scheduler.step_log import NullStepLog, StepLog
 from sapwood.worker.loop import overlapped, plain
 from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
@@ -66,12 +67,14 @@ class WorkerCore:
         engine: Engine,
         overlap: bool,
         share: Callable[[StepInputs], None] = lambda inputs: None,
+        log: StepLog | None = None,
         transfers: Transfers | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.engine = engine
         self._port = LocalPort(share, transfers or NoTransfers())
-        self._turns = (overlapped if overlap else plain)(scheduler, engine, self._port)
+        self._log = log or NullStepLog()
+        self._turns = (overlapped if overlap else plain)(scheduler, engine, self._port, self._log)
 
     def step(self, messages: list[ToWorker]) -> WorkerNews:
         """One turn of the loop; raises EngineFailed when a step failed, after which the worker is of no more use."""
@@ -87,5 +90,6 @@ class WorkerCore:
     def close(self) -> None:
         """Wait for launched steps and release the engine."""
         self._turns.close()
+        self._log.close()
         self.engine.close()
         self._port.transfers.close()

@@ -18,6 +18,8 @@ from typing import Protocol
 from sapwood.core.plan import Engine, StepResult
 from sapwood.messages.types import StepInputs
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
+from sapwood.scheduler.step_log import StepLog
+from sapwood.worker.stopwatch import Stopwatch
 
 
 class Port(Protocol):
@@ -32,24 +34,28 @@ class Port(Protocol):
         ...
 
 
-def plain(scheduler: Scheduler, engine: Engine, port: Port) -> Generator[None]:
+def plain(scheduler: Scheduler, engine: Engine, port: Port, log: StepLog) -> Generator[None]:
     """Decide, run, wait; one step at a time."""
-    results: list[StepResult] = []
+    engine, results = Stopwatch(engine), list[StepResult]()
     while True:
-        outcome = scheduler.step(port.gather(results, may_block=not results and not scheduler.has_work))
+        inputs = port.gather(results, may_block=not results and not scheduler.has_work)
+        outcome = scheduler.step(inputs)
+        log.add(inputs, outcome.plan)
         port.publish(outcome)
         results = [engine.launch(outcome.plan).wait()] if outcome.plan else []
         yield
 
 
-def overlapped(scheduler: Scheduler, engine: Engine, port: Port) -> Generator[None]:
+def overlapped(scheduler: Scheduler, engine: Engine, port: Port, log: StepLog) -> Generator[None]:
     """Decide step k while step k-1 runs."""
-    results: list[StepResult] = []
+    engine, results = Stopwatch(engine), list[StepResult]()
     running = None
     while True:
         may_block = not results and running is None and not scheduler.has_work
-        outcome = scheduler.step(port.gather(results, may_block))
+        inputs = port.gather(results, may_block)
+        outcome = scheduler.step(inputs)
         launched = engine.launch(outcome.plan) if outcome.plan else None
+        log.add(inputs, outcome.plan)
         port.publish(outcome)
         results = [running.wait()] if running else []
         running = launched

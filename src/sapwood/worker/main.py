@@ -22,6 +22,7 @@ from sapwood.messages.topology import Topology
 from sapwood.messages.types import Ready, ToWorker
 from sapwood.observability.logging import configure_logging
 from sapwood.observability.progress import reporting
+from sapwood.scheduler.step_log import StepLog, open_step_log
 from sapwood.worker.build import BuiltWorker, build_worker
 from sapwood.worker.event_feed import NoFeed, ZmqFeed
 from sapwood.worker.loop import overlapped, plain
@@ -47,16 +48,17 @@ class WorkerOrders(msgspec.Struct, frozen=True):
     log_level: str
 
 
-def run(built: BuiltWorker, port: ServerPort | FollowerPort, overlap: bool) -> None:
+def run(built: BuiltWorker, port: ServerPort | FollowerPort, overlap: bool, log: StepLog) -> None:
     """Turn the loop until drained. At its second turn in a row without work the law of pages is proved."""
     scheduler, idle_turns = built.scheduler, 0
-    for _ in (overlapped if overlap else plain)(scheduler, built.engine, port):
+    for _ in (overlapped if overlap else plain)(scheduler, built.engine, port, log):
         idle_turns = 0 if scheduler.has_work else idle_turns + 1
         if idle_turns and port.draining:
             break
         if idle_turns == 2:
             for violation in scheduler.check():
                 logger.error("the law of pages is broken: %s", violation)
+    log.close()
     built.engine.close()
 
 
@@ -80,8 +82,9 @@ def serve_rank(orders: WorkerOrders) -> None:
         port = ServerPort(inbox, outboxes, share, built.scheduler.stats)
     else:
         port = FollowerPort(ranks.control)
+    log = open_step_log(orders.scheduler.step_log if orders.rank == 0 else None, built.engine.limits, built.options)
     server.send(Ready(orders.name, os.getpid(), built.info))
-    run(built, port, orders.scheduler.overlap)
+    run(built, port, orders.scheduler.overlap, log)
     built.transfers.close()
     ranks.close()
     context.destroy(linger=500)

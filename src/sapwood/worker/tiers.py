@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from sapwood.config.sections import CacheSection
 from sapwood.kvcache import storage_file, storage_redis
 from sapwood.kvcache.storage import StorageOptions, storage_backends
-from sapwood.kvcache.tiers import TierOptions
 from sapwood.weights.catalog import cache_folder
 from sapwood.weights.checkpoint import Checkpoint
 from sapwood.worker.transfers import NoTransfers, StorageTransfers, Transfers
 
-__all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "storage_redis", "tier_options"]
+__all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "storage_redis"]
 
 FORMAT_VERSION = 1
 """Raise it whenever the arithmetic of the kernels or the layout of a page changes."""
@@ -35,11 +34,6 @@ class HasHostPages(Protocol):
     def host_pages(self) -> NDArray[np.uint8]:
         """uint8 [num_host_pages, bytes]."""
         ...
-
-
-def tier_options(cache: CacheSection) -> TierOptions:
-    """What the scheduler has to know about the tiers."""
-    return TierOptions(write_policy=cache.write_policy, has_storage=cache.storage != "none", prefetch=cache.prefetch)
 
 
 def count_host_pages(cache: CacheSection, num_pages: int, page_bytes: int) -> int:

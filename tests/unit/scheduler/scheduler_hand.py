@@ -34,10 +34,11 @@ class Hand:
         self.results: list[StepResult] = []
         self.events: list[TokenEvent] = []
         self.next_id = 10
+        self.now_s = 0.0
 
     def step(self, *messages: ToWorker) -> StepOutcome:
         """One decision, with the results confirmed since the last one."""
-        outcome = self.scheduler.step(StepInputs(messages=list(messages), results=self.results))
+        outcome = self.scheduler.step(StepInputs(messages=list(messages), results=self.results, now_s=self.now_s))
         self.results = []
         self.events += outcome.events
         if outcome.plan is not None:

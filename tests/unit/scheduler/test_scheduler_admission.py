@@ -27,7 +27,7 @@ def test_memory_is_counted_in_whole_pages() -> None:
 
 
 def test_a_large_request_holds_back_those_behind_it_but_not_higher_priority() -> None:
-    hand = Hand(limits(num_pages=8), init_new_token_ratio=1.0)
+    hand = Hand(limits(num_pages=8), init_new_token_ratio=1.0, priority_scheduling=True)
     hand.turn(ask(1, [1] * 8, max_new_tokens=17))  # holds or is promised six of eight pages
     hand.turn(ask(2, [2] * 16, max_new_tokens=1), ask(3, [3], max_new_tokens=1), ask(4, [4], max_new_tokens=1, priority=1))
     running = {event.number for event in hand.events}
@@ -39,7 +39,7 @@ def test_a_large_request_holds_back_those_behind_it_but_not_higher_priority() ->
 
 
 def test_priority_goes_first_then_age() -> None:
-    hand = Hand(limits(num_slots=1))
+    hand = Hand(limits(num_slots=1), policy="priority")
     hand.turn(ask(1, [1], max_new_tokens=1), ask(2, [2], max_new_tokens=1), ask(3, [3], max_new_tokens=1, priority=5))
     hand.finish()
     assert [event.number for event in hand.events] == [3, 1, 2]

@@ -75,7 +75,7 @@ def test_the_youngest_is_retracted_and_resumes_with_the_same_tokens() -> None:
 
 
 def test_priority_decides_who_is_retracted() -> None:
-    hand = Hand(limits(num_pages=7), max_reserved_tokens=1, cache="chunk")
+    hand = Hand(limits(num_pages=7), max_reserved_tokens=1, cache="chunk", priority_scheduling=True)
     hand.turn(ask(1, [1] * 7, max_new_tokens=12, priority=-1), ask(2, [2] * 7, max_new_tokens=12))
     hand.finish()
     retractions = {event.number: event.num_retractions for event in hand.events}

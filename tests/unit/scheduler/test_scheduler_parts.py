@@ -1,17 +1,16 @@
-"""The parts on their own: budget, reservation, queue, policies."""
+"""The parts on their own: budget, reservation, queue."""
 
 from __future__ import annotations
 
 import pytest
 
+from sapwood.core.plan import RowRun
 from sapwood.core.request import Request
 from sapwood.core.sampling import SamplingParams
-from sapwood.errors import ConfigError
 from sapwood.messages.types import pack_ids
 from sapwood.scheduler.budget import FixedBudget
 from sapwood.scheduler.memory import Reservation, kv_len
 from sapwood.scheduler.options import SchedulerOptions
-from sapwood.scheduler.policy import LPM_MAX_WAITING, policies
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.waiting import WaitingQueue
 
@@ -22,10 +21,13 @@ def request(arrival: int, num_prompt: int = 4, max_new: int = 8, priority: int =
 
 
 def test_a_fixed_budget_leaves_prompts_what_decodes_do_not_use() -> None:
+    row = RowRun(0, 0, 1, True)
     budget = FixedBudget(64, 16)
-    assert [budget.prompt_tokens(n) for n in (0, 10, 60, 100)] == [64, 54, 16, 16]
-    assert FixedBudget(4, 16).prompt_tokens(9) == 4
-    assert FixedBudget(None, 16).prompt_tokens(1000) > 10**9
+    assert [budget.open([row] * n).grant(0, 999) for n in (0, 10, 60, 100)] == [64, 54, 16, 16]
+    assert FixedBudget(4, 16).open([row] * 9).grant(0, 9) == 4
+    assert FixedBudget(None, 16).open([row]).grant(5, 10**12) == 10**12
+    allowance = budget.open([])
+    assert [allowance.grant(0, 60), allowance.is_spent, allowance.grant(0, 60), allowance.is_spent] == [60, False, 4, True]
 
 
 def test_the_last_sampled_id_needs_no_kv() -> None:
@@ -63,27 +65,8 @@ def test_the_queue_is_sorted_by_priority_and_age() -> None:
     for item in (young, urgent, old):
         queue.add(item)
     assert list(queue) == queue.snapshot() == [urgent, old, young]
-    assert queue.highest_priority == 2
+    assert queue.first is urgent
     queue.remove(old)
     assert (list(queue), len(queue)) == ([urgent, young], 2)
     with pytest.raises(RuntimeError, match="not in the waiting queue"):
         queue.remove(old)
-
-
-def test_policies_order_by_what_they_say() -> None:
-    waiting = [request(1), request(2), request(3, priority=-1)]
-    cached = {1: 0, 2: 8, 3: 99}
-    fcfs, lpm = policies.get("fcfs"), policies.get("lpm")
-    assert fcfs(waiting, lambda r: cached[r.number]) == waiting
-    assert [r.number for r in lpm(waiting, lambda r: cached[r.number])] == [2, 1, 3]
-    with pytest.raises(ConfigError, match="fcfs, lpm"):
-        policies.get("shortest")
-
-
-def test_a_long_queue_is_not_walked_for_its_matches() -> None:
-    waiting = [request(number) for number in range(LPM_MAX_WAITING + 1)]
-
-    def never(_: Request) -> int:
-        raise AssertionError("a match was counted")
-
-    assert policies.get("lpm")(waiting, never) == waiting

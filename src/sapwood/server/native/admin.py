@@ -8,6 +8,7 @@ from sapwood.errors import InvalidRequest
 from sapwood.server.auth import admin_check
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
+from sapwood.server.failures import RouteNotFound
 from sapwood.server.native.schema import AbortFields
 from sapwood.server.sse import json_response
 
@@ -33,6 +34,14 @@ def admin_routes(context: ServerContext) -> APIRouter:
         count = context.frontend.abort(prefix, fields.abort_message or "aborted by an operator")
         return json_response({"success": True, "num_aborted": count})
 
+    async def timeline(rid: str) -> Response:
+        found = await context.frontend.timeline(rid)
+        if found is None:
+            known = context.settings.request_timelines
+            raise RouteNotFound(f"request {rid[:200]!r} is not among the latest {known}; --request-timelines keeps more")
+        return json_response(found)
+
+    router.add_api_route("/debug/requests/{rid:path}", timeline, methods=["GET"], summary="What has happened to a request")
     router.add_api_route("/flush_cache", flush_cache, methods=["POST"], summary="Empty the prefix cache")
     router.add_api_route("/flush_cache", flush_cache, methods=["GET"], include_in_schema=False)
     router.add_api_route("/abort_request", abort_request, methods=["POST"], summary="End requests by the beginning of their rid")

@@ -48,6 +48,7 @@ class MetaInfo(msgspec.Struct, kw_only=True):
     num_retractions: int = 0
     weight_version: str = "default"
     e2e_latency: float | UnsetType = UNSET
+    queue_time: float | UnsetType = UNSET
     input_token_logprobs: list[Triple] | UnsetType = UNSET
     output_token_logprobs: list[Triple] | UnsetType = UNSET
     output_token_logprobs_length: int | UnsetType = UNSET
@@ -117,6 +118,8 @@ def _meta_info(shape: ReplyShape, record: RequestRecord, first: int) -> MetaInfo
     if shape.with_tiers:
         host, storage = record.cached_below
         info.cached_tokens_details = {"device": record.num_cached - host - storage, "host": host, "storage": storage}
+    if record.queue_s is not None:
+        info.queue_time = record.queue_s
     if record.finish is not None:
         info.e2e_latency = record.timings.finished_s - record.timings.received_s
     if options.output:

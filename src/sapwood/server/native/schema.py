@@ -17,6 +17,8 @@ from sapwood.server.sessions import SessionParams
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Ids = list[Int64]
+Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
+Key = Annotated[str, msgspec.Meta(max_length=512)]
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -70,6 +72,9 @@ class GenerateFields(msgspec.Struct, kw_only=True):
     return_prompt_token_ids: bool | None = None
     parse_special: bool | None = None
     priority: Int32 | None = None
+    routing_key: Key | None = None
+    queue_timeout_s: Seconds | None = None
+    timeout_s: Seconds | None = None
     cache_salt: str | list[str] | None = None
     extra_key: str | list[str] | None = None
     session_params: SessionParams | None = None

@@ -86,7 +86,10 @@ def open_call(
             params=call.params,
             default_max_new_tokens=default_max_new_tokens,
             logprobs=logprobs,
-            priority=fields.priority or 0,
+            priority=context.settings.default_priority if fields.priority is None else fields.priority,
+            routing_key=fields.routing_key or "",
+            queue_timeout_s=fields.queue_timeout_s,
+            timeout_s=fields.timeout_s,
             namespace=namespace,
         )
         for rid, token_ids in zip(_rids(call, len(prompts)), prompts, strict=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from sapwood.server.body import make_refusals
-from sapwood.server.native.schema import Ids, Int32, Int64
+from sapwood.server.native.schema import Ids, Int32, Int64, Seconds
 
 Text = Annotated[str, msgspec.Meta(max_length=512)]
 
@@ -31,6 +31,9 @@ class CallFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     rid: str | list[str] | None = None
     priority: Int32 | None = None
+    routing_key: Text | None = None
+    queue_timeout_s: Seconds | None = None
+    timeout_s: Seconds | None = None
     cache_salt: Text | None = None
     extra_key: Text | None = None
     response_format: Any = None

@@ -1,0 +1,228 @@
+"""The step log: every decision of a scheduler with the inputs that led to it, in a file from which it can be repeated.
+
+Owns the file's format and the thread that writes it; does not decide. Invariant: the loop only hands over references (encoding
+and writing happen in the thread), a log that cannot keep up or be written ends with a complete record, and `replay` of a log on
+the same version gives the same plans.
+
+The file is a sequence of frames, each a little-endian uint32 length and that many bytes of MessagePack: a `LogHeader`, then
+`LoggedTurn`s. It holds the prompts' token ids.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from queue import SimpleQueue
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from sapwood.core.plan import EngineLimits, StepPlan
+from sapwood.errors import ConfigError
+from sapwood.messages.types import StepInputs
+from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.scheduler import Scheduler
+
+FORMAT = 1
+MAX_BACKLOG_TURNS = 10_000
+_LENGTH = struct.Struct("<I")
+_Queue = SimpleQueue[tuple[StepInputs, StepPlan | None] | None]
+
+logger = logging.getLogger(__name__)
+
+
+class LogHeader(msgspec.Struct, frozen=True):
+    """What the scheduler was made of."""
+
+    format: int
+    limits: EngineLimits
+    options: SchedulerOptions
+
+
+class LoggedTurn(msgspec.Struct, frozen=True, array_like=True):
+    """One decision: its inputs, and the plan's number, digest and size (step 0: there was no plan)."""
+
+    inputs: StepInputs
+    step: int = 0
+    digest: bytes = b""
+    num_rows: int = 0
+    num_tokens: int = 0
+
+
+class StepLog(Protocol):
+    """What a worker's loop tells of each turn."""
+
+    def add(self, inputs: StepInputs, plan: StepPlan | None) -> None:
+        """A decision was made. Never blocks, never raises."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left."""
+        ...
+
+
+class NullStepLog:
+    """The twin that writes nothing."""
+
+    def add(self, inputs: StepInputs, plan: StepPlan | None) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class FileStepLog:
+    """Writes a step log; raises ConfigError when the file cannot be opened."""
+
+    def __init__(self, path: str, limits: EngineLimits, options: SchedulerOptions) -> None:
+        try:
+            self._file: BinaryIO = Path(path).open("wb")  # noqa: SIM115  (`close` closes it)
+        except OSError as error:
+            raise ConfigError(f"cannot write the step log to {path} ({error.strerror}); choose another --step-log") from None
+        self._queue: _Queue = SimpleQueue()
+        self._is_broken = False
+        self._encoder = msgspec.msgpack.Encoder()
+        self._write(self._encoder.encode(LogHeader(FORMAT, limits, options)))
+        self._thread = threading.Thread(target=self._work, name="step log", daemon=True)
+        self._thread.start()
+
+    def add(self, inputs: StepInputs, plan: StepPlan | None) -> None:
+        """Hand the decision to the thread."""
+        if self._is_broken:
+            return
+        if self._queue.qsize() > MAX_BACKLOG_TURNS:
+            self._is_broken = True
+            logger.error("the step log cannot keep up and ends here; write it to a faster disk")
+            return
+        self._queue.put((inputs, plan))
+
+    def close(self) -> None:
+        """Wait for the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                self._write(self._encoder.encode(logged(*item)))
+                if self._queue.empty():
+                    self._file.flush()
+            except OSError as error:
+                self._is_broken = True
+                logger.error("the step log ends here: %s", error.strerror)
+                return
+
+    def _write(self, frame: bytes) -> None:
+        self._file.write(_LENGTH.pack(len(frame)) + frame)
+
+
+def open_step_log(path: str | None, limits: EngineLimits, options: SchedulerOptions) -> StepLog:
+    """The log at `path`, or its null twin."""
+    return NullStepLog() if path is None else FileStepLog(path, limits, options)
+
+
+def logged(inputs: StepInputs, plan: StepPlan | None) -> LoggedTurn:
+    """The record of one decision."""
+    if plan is None:
+        return LoggedTurn(inputs)
+    return LoggedTurn(inputs, plan.step, plan_digest(plan), len(plan.rows), plan.num_tokens)
+
+
+def plan_digest(plan: StepPlan) -> bytes:
+    """Eight bytes that differ, for all practical purposes, when two plans differ."""
+    digest = blake2b(digest_size=8)
+    facts = [plan.step, [(row.slot, row.first, row.count, row.samples) for row in plan.rows]]
+    facts += [(start.slot, start.num_prompt, start.sample_index, start.params, start.logprobs) for start in plan.starts]
+    facts += [(write.slot, write.position) for write in plan.writes]
+    digest.update(msgspec.msgpack.encode(facts))
+    for array in (*(start.token_ids for start in plan.starts), *(write.locations for write in plan.writes), plan.copies, plan.saves, plan.loads):
+        digest.update(_LENGTH.pack(array.size) + array.tobytes())
+    return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of a repetition. `first_difference` is the first step whose plan was another one; `is_torn`: the last record was
+    cut off (the writer was killed)."""
+
+    num_turns: int
+    num_steps: int
+    num_tokens: int
+    first_difference: int | None
+    is_torn: bool
+
+
+def replay(path: str) -> Replay:
+    """Make a log's decisions again with a scheduler of its own; raises ConfigError when the file is not a step log."""
+    turns = _Frames(path)
+    header = turns.header
+    scheduler = Scheduler(header.limits, header.options)
+    num_turns = num_steps = num_tokens = 0
+    for turn in turns:
+        num_turns += 1
+        again = logged(turn.inputs, scheduler.step(turn.inputs).plan)
+        if (again.step, again.digest) != (turn.step, turn.digest):
+            return Replay(num_turns, num_steps, num_tokens, turn.step or again.step, turns.is_torn)
+        num_steps += bool(turn.step)
+        num_tokens += turn.num_tokens
+    return Replay(num_turns, num_steps, num_tokens, None, turns.is_torn)
+
+
+def measured_steps(path: str) -> Iterator[tuple[StepPlan, float]]:
+    """The plans of a log, made again, with the seconds that each step was measured to take."""
+    frames = _Frames(path)
+    scheduler = Scheduler(frames.header.limits, frames.header.options)
+    plans: dict[int, StepPlan] = {}
+    for turn in frames:
+        for result in turn.inputs.results:
+            plan = plans.pop(result.step)
+            if result.duration_s > 0.0:
+                yield plan, result.duration_s
+        outcome = scheduler.step(turn.inputs)
+        if outcome.plan is not None:
+            plans[outcome.plan.step] = outcome.plan
+
+
+def read_turns(path: str) -> Iterator[LoggedTurn]:
+    """A log's records, for analysis."""
+    return iter(_Frames(path))
+
+
+class _Frames:
+    """A file's frames, decoded as they are read."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._file: BinaryIO = Path(path).open("rb")  # noqa: SIM115  (iterating to the end closes it)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path} ({error.strerror}); name a file that --step-log wrote") from None
+        self.is_torn = False
+        frame = self._next()
+        try:
+            self.header = msgspec.msgpack.decode(frame or b"", type=LogHeader)
+        except msgspec.MsgspecError:
+            raise ConfigError(f"{path} is not a step log of this version; name a file that --step-log wrote") from None
+        if self.header.format != FORMAT:
+            raise ConfigError(f"{path} has format {self.header.format}, this version reads {FORMAT}")
+
+    def __iter__(self) -> Iterator[LoggedTurn]:
+        decode: Callable[[bytes], LoggedTurn] = msgspec.msgpack.Decoder(LoggedTurn).decode
+        with self._file:
+            while (frame := self._next()) is not None:
+                yield decode(frame)
+
+    def _next(self) -> bytes | None:
+        prefix = self._file.read(_LENGTH.size)
+        if len(prefix) < _LENGTH.size:
+            self.is_torn = bool(prefix)
+            return None
+        (length,) = _LENGTH.unpack(prefix)
+        frame = self._file.read(length)
+        self.is_torn = len(frame) < length
+        return None if self.is_torn else frame

@@ -1,0 +1,98 @@
+"""The automatic budget: what it learns, what it grants, and that it keeps its target on virtual time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sapwood.core.plan import RowRun, StepPlan, no_copies
+from sapwood.errors import ConfigError
+from sapwood.scheduler.budget import AutoBudget
+from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.step_cost import StepCost, attended
+
+BASE_S, TOKEN_S, ATTENDED_S = 4e-3, 5e-5, 2e-8
+
+
+def true_cost(rows: list[RowRun]) -> float:
+    return BASE_S + sum(TOKEN_S * row.count + ATTENDED_S * attended(row.first, row.count) for row in rows)
+
+
+def taught(noise: float = 0.0) -> StepCost:
+    chance, cost = random.Random(3), StepCost()
+    for turn in range(200):
+        rows = [RowRun(0, chance.randrange(2000), 1, True) for _ in range(chance.randrange(1, 9))]
+        if turn % 3:
+            rows.append(RowRun(1, chance.randrange(3000), chance.randrange(2, 400), False))
+        cost.learn(rows, true_cost(rows) * (1.0 + noise * chance.random()))
+    cost.fit()
+    return cost
+
+
+def test_the_cost_of_steps_is_learnt() -> None:
+    cost = taught()
+    rows = [RowRun(0, 100, 1, True), RowRun(1, 1000, 256, False)]
+    predicted = cost.of_step(257, sum(attended(row.first, row.count) for row in rows))
+    assert predicted == pytest.approx(true_cost(rows), rel=1e-3)
+    assert cost.margin == pytest.approx(1.0, abs=1e-3) and 300 < cost.largest_prompt < 400
+    assert 1.05 < taught(noise=0.5).margin < 1.5, "noise asks for distance from the target"
+
+
+def test_the_affordable_chunk_shrinks_with_the_context_before_it() -> None:
+    cost = taught()
+    counts = [cost.affordable(0.01, first) for first in (0, 1000, 4000)]
+    assert counts == sorted(counts, reverse=True) and counts[0] > 150
+    for first, count in zip((0, 1000, 4000), counts, strict=True):
+        assert cost.of(count, attended(first, count)) <= 0.01 < cost.of(count + 2, attended(first, count + 2))
+    assert cost.affordable(0.0, 5) == 0
+    assert StepCost().affordable(1.0, 5) > 10**9, "nothing is known, nothing is forbidden; the budget's own limits hold"
+
+
+def drive(budget: AutoBudget, num_steps: int, num_decodes: int, slow: float = 1.0) -> list[float]:
+    """Durations of steps with a steady flow of 4000-token prompts beside decodes."""
+    durations, position = [], 0
+    for step in range(num_steps):
+        rows = [RowRun(slot, 500 + step, 1, True) for slot in range(num_decodes)]
+        allowance = budget.open(rows)
+        while not allowance.is_spent:
+            count = allowance.grant(position, 4000 - position)
+            rows.append(RowRun(99, position, count, False))
+            position = (position + count) % 4000
+        durations.append(true_cost(rows) * slow)
+        budget.observe(StepPlan(step, (), (), no_copies(), tuple(rows)), durations[-1])
+    return durations
+
+
+def test_steps_beside_decodes_keep_the_target_and_use_it() -> None:
+    durations = drive(AutoBudget(0.02, 2048, 16), 400, num_decodes=8)
+    assert max(durations) <= 0.0202
+    assert sorted(durations[20:])[len(durations) // 2] > 0.018, "what the target leaves is used"
+
+
+def test_it_follows_a_machine_that_becomes_slower() -> None:
+    budget = AutoBudget(0.02, 2048, 16)
+    drive(budget, 100, num_decodes=8)
+    durations = drive(budget, 300, num_decodes=8, slow=2.0)
+    assert max(durations[80:]) <= 0.0205
+
+
+def test_the_floor_is_one_page_even_when_decodes_alone_exceed_the_target() -> None:
+    budget = AutoBudget(0.001, 2048, 16)
+    drive(budget, 50, num_decodes=8)
+    allowance = budget.open([RowRun(0, 500, 1, True)] * 8)
+    assert (allowance.grant(0, 999), allowance.is_spent) == (16, True)
+
+
+def test_without_decodes_the_whole_budget_is_free_and_unmeasured_steps_teach_nothing() -> None:
+    budget = AutoBudget(0.001, 2048, 16)
+    assert budget.open([]).grant(0, 9999) == 2048
+    budget.observe(StepPlan(1, (), (), no_copies(), (RowRun(0, 0, 64, True),)), 0.0)
+    assert budget.open([RowRun(0, 5, 1, True)]).grant(0, 9999) == 16, "nothing was measured: no more than the floor"
+
+
+def test_a_target_needs_mixed_steps() -> None:
+    with pytest.raises(ConfigError, match="mixed"):
+        SchedulerOptions(target_itl_s=0.01, mode="prefill-first")
+    with pytest.raises(ConfigError, match="target_itl_s"):
+        SchedulerOptions(target_itl_s=0.0)
