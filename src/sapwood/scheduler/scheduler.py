@@ -74,7 +74,7 @@ class Scheduler:
         self._budget.observe(inputs)
         self._custody.tell_time(inputs.now_s)
         for done in inputs.transfers:
-            self._custody.tiers.done(done)
+            self._custody.tiers.storage.done(done)
         events: list[TokenEvent] = []
         for result in inputs.results:
             self._confirm(result, events)
@@ -86,7 +86,7 @@ class Scheduler:
         if not self._roster.live:
             self._reservation.on_idle()
         plan = self._plan()
-        return StepOutcome(plan, events, answers, self._custody.tiers.take_orders(), self._custody.events.take())
+        return StepOutcome(plan, events, answers, self._custody.tiers.storage.take_orders(), self._custody.events.take())
 
     def _confirm(self, result: StepResult, events: list[TokenEvent]) -> None:
         if not self._in_flight or self._in_flight[0].plan.step != result.step:
