@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from null_driver import Driver, submit
 from null_storage import SlowStorage
-from null_traces import Trace, World, judge, play, trace_settings, traces, worlds
+from null_traces import Trace, World, judge, make_trace, play, trace_settings, traces, worlds
 
 from sapwood.core.plan import EngineLimits
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE
@@ -78,7 +78,7 @@ def test_a_request_waits_no_longer_than_its_patience() -> None:
             return []
 
     driver = replica(64, 16, Deaf(0))
-    driver.scheduler._custody.tiers._storage._policy = "timeout"
+    driver.scheduler._custody.tiers.storage._policy = "timeout"
     driver.turn_s = 0.1
     driver.tick(submit(1, PROMPTS[97], max_new_tokens=2))
     for _ in range(40):
@@ -92,6 +92,18 @@ def test_flushing_empties_the_host_tier() -> None:
     driver.run(Flush(1))
     assert driver.answers[0].ok and stats(driver).num_host_cached_pages == 0
     assert ask(driver, 2, 97) == 0
+
+
+def test_locking_a_match_may_save_pages_but_not_over_those_to_be_loaded() -> None:
+    """Found by many random traces: the match's host pages were held only after its pages on the device had been locked, which
+    under selective write-through saves them."""
+    limits = EngineLimits(2, 72, 32, 2, VOCAB_SIZE, (EOS_ID,), num_host_pages=3)
+    options = SchedulerOptions(
+        step_token_budget=8, mode="prefill-first", eviction="fifo", tiers=TierOptions(write_policy="write_through_selective"),
+        init_new_token_ratio=0.01, max_reserved_tokens=1, follow_tokens=1, publish_tokens=1,
+    )  # fmt: skip
+    world, trace = World(limits, options, overlap=True), make_trace(116, 12)
+    judge(world, trace, play(world, trace))
 
 
 @trace_settings(150)

@@ -54,9 +54,10 @@ class HostTier:
             self._entries[entry.key] = entry
 
     def hold(self, entry: HostPage) -> None:
-        """Count a user."""
+        """Count a user of a page that was found and is still here."""
+        if not entry.num_users and self._idle.pop(entry.key, None) is not entry:
+            raise RuntimeError("a host page was held after it was given away; match again")
         entry.num_users += 1
-        self._idle.pop(entry.key, None)
 
     def release(self, entry: HostPage) -> None:
         """Drop a user."""

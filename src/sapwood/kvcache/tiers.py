@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sapwood.core.plan import Int32Array
-from sapwood.core.transfer import TransferDone, TransferOrder
 from sapwood.errors import ConfigError
 from sapwood.kvcache.host_tier import HostTier
 from sapwood.kvcache.keys import chained_keys
@@ -51,7 +50,7 @@ class Tiers:
 
     def __init__(self, num_host_pages: int, page_bytes: int, options: TierOptions) -> None:
         self._host = HostTier(num_host_pages)
-        self._storage = Prefetcher(self._host, options.prefetch)
+        self.storage = Prefetcher(self._host, options.prefetch)
         self._options = options
         self._page_bytes = page_bytes
         self._saves: list[tuple[int, HostPage]] = []
@@ -116,6 +115,11 @@ class Tiers:
         for entry in entries:
             self._host.hold(entry)
 
+    def let_go(self, entries: Sequence[HostPage]) -> None:
+        """Held pages are not to be loaded after all."""
+        for entry in reversed(entries):
+            self._host.release(entry)
+
     # ------------------------------------------------------------------------------------------------- moving
     def load(self, entries: Sequence[HostPage], pages: Sequence[int]) -> int:
         """Load held host pages into pages of the KV store with the next plan; returns how many of them came from storage."""
@@ -144,13 +148,11 @@ class Tiers:
         """Steps up to this one are confirmed: what they loaded is no longer in use, what they saved may go to storage."""
         while self._in_flight and self._in_flight[0].step <= confirmed_step:
             moves = self._in_flight.popleft()
-            for entry in reversed(moves.loaded):
-                self._host.release(entry)
+            self.let_go(moves.loaded)
             if self._options.has_storage and moves.saved:
-                self._storage.store(moves.saved)
+                self.storage.store(moves.saved)
                 continue
-            for entry in reversed(moves.saved):
-                self._host.release(entry)
+            self.let_go(moves.saved)
 
     # ------------------------------------------------------------------------------------------------- storage
     def seek(self, number: int, parent: bytes, run: bytes, start: int) -> None:
@@ -159,23 +161,11 @@ class Tiers:
             found = self.follow(parent, run, start, touch=True)
             start += len(found) * self._page_bytes
             keys = list(chained_keys(found[-1].key if found else parent, run, self._page_bytes, start))
-            self._storage.seek(number, keys, self.now_s)
+            self.storage.seek(number, keys, self.now_s)
 
     def is_awaited(self, number: int) -> bool:
         """Whether request `number` should wait a little longer for pages from storage."""
-        return self._storage.is_waiting(number, self.now_s)
-
-    def forget(self, number: int) -> None:
-        """Request `number` has ended."""
-        self._storage.forget(number)
-
-    def take_orders(self) -> list[TransferOrder]:
-        """Orders for the storage since the last call."""
-        return self._storage.take_orders()
-
-    def done(self, done: TransferDone) -> None:
-        """The storage has done what it was asked."""
-        self._storage.done(done)
+        return self.storage.is_waiting(number, self.now_s)
 
     # ------------------------------------------------------------------------------------------------- audit
     @property
@@ -187,8 +177,8 @@ class Tiers:
             "saved_pages_total": self.num_saved,
             "unsaved_pages_total": self.num_unsaved,
             "loaded_pages_total": self.num_loaded,
-            "fetched_pages_total": self._storage.num_fetched,
-            "stored_pages_total": self._storage.num_stored,
+            "fetched_pages_total": self.storage.num_fetched,
+            "stored_pages_total": self.storage.num_stored,
         }
 
     def violations(self) -> list[str]:

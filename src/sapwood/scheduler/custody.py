@@ -98,6 +98,7 @@ class Custody:
         num_missing = num_wanted - len(match.pages)
         if num_missing > self.num_available - num_promised:
             return None
+        self.tiers.hold(match.host)  # locking and taking pages may push others out of the tiers
         lock = self.index.lock(match, with_source=use_source, priority=request.priority)
         source = lock.source
         if source is not None and num_missing > self.num_available - num_promised:
@@ -105,8 +106,8 @@ class Custody:
             source = None
         if num_missing > self.num_available - num_promised:
             self.index.unlock(lock.handle)
+            self.tiers.let_go(match.host)
             return None
-        self.tiers.hold(match.host)  # taking pages may push others out of the tiers
         fresh = self._take(div_ceil(request.num_known, self._page_size) - len(match.pages))
         slot = self._free_slots.pop()
         return Resident(request, slot, match.pages + fresh, len(match.pages), lock.handle, source)

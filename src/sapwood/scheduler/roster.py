@@ -66,7 +66,7 @@ class Roster:
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
         request.end(state, num_known)
-        self._custody.tiers.forget(request.number)
+        self._custody.tiers.storage.forget(request.number)
         del self.live[request.number]
         resident = self._residents.pop(request.number, None)
         if resident is not None and not resident.is_leaving:

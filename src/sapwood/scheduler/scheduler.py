@@ -83,7 +83,7 @@ class Scheduler:
         self._progress.now_s = inputs.now_s
         self._custody.tell_time(inputs.now_s)
         for done in inputs.transfers:
-            self._custody.tiers.done(done)
+            self._custody.tiers.storage.done(done)
         events: list[TokenEvent] = []
         for result in inputs.results:
             self._confirm(result, events)
@@ -96,7 +96,7 @@ class Scheduler:
         if not self._roster.live:
             self._reservation.on_idle()
         plan = self._plan()
-        return StepOutcome(plan, events, answers, self._custody.tiers.take_orders(), self._custody.events.take())
+        return StepOutcome(plan, events, answers, self._custody.tiers.storage.take_orders(), self._custody.events.take())
 
     def _expire(self, events: list[TokenEvent]) -> None:
         for request, error in self._deadlines.expired(self._progress.now_s, self._roster.live):

@@ -141,7 +141,13 @@ def plan_digest(plan: StepPlan) -> bytes:
     facts += [(start.slot, start.num_prompt, start.sample_index, start.params, start.logprobs) for start in plan.starts]
     facts += [(write.slot, write.position) for write in plan.writes]
     digest.update(msgspec.msgpack.encode(facts))
-    for array in (*(start.token_ids for start in plan.starts), *(write.locations for write in plan.writes), plan.copies, plan.saves, plan.loads):
+    for array in (
+        *(start.token_ids for start in plan.starts),
+        *(write.locations for write in plan.writes),
+        plan.copies,
+        plan.saves,
+        plan.loads,
+    ):
         digest.update(_LENGTH.pack(array.size) + array.tobytes())
     return digest.digest()
 

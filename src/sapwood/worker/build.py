@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sapwood.config.sections import CacheSection, EngineSection, ModelOptions, SchedulerSection
+from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
 from sapwood.core.model_config import ModelConfig
 from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, as_ids, no_copies
 from sapwood.core.sampling import LogprobOptions, SamplingParams
