@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from sapwood.engine.null import NullOptions
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE, NullModel
 from sapwood.kvcache.prefetch import PREFETCH_POLICIES
 from sapwood.kvcache.tiers import WRITE_POLICIES, TierOptions
-from sapwood.messages.types import Abort, Flush, Stop, Submit, ToWorker, Unpin
+from sapwood.messages.types import Abort, Finish, Flush, Stop, Submit, ToWorker, Unpin
 from sapwood.scheduler import SchedulerOptions
 from sapwood.scheduler.policy import policies
 
@@ -93,7 +94,11 @@ def worlds(draw: st.DrawFn, host_pages: tuple[int, ...] = (0, 0, 3, 64)) -> Worl
         priority_scheduling=draw(st.booleans()),
         low_priority_values_first=draw(st.booleans()),
         preemption_threshold=draw(st.sampled_from([None, 0, 1, 10])),
-        mode=draw(st.sampled_from(["mixed", "prefill-first"])),
+        mode=(mode := draw(st.sampled_from(["mixed", "prefill-first"]))),
+        target_itl_s=draw(st.sampled_from([None, None, 1e-6, 0.01])) if mode == "mixed" else None,
+        queue_timeout_s=draw(st.sampled_from([None, None, None, 0.02])),
+        request_timeout_s=draw(st.sampled_from([None, None, None, 0.05])),
+        max_queue=draw(st.sampled_from([None, None, None, 2])),
         cache=draw(st.sampled_from(["radix", "radix", "radix", "hash", "chunk"])),
         eviction=draw(st.sampled_from(["lru", "lfu", "slru", "fifo", "priority", "tlru"])),
         tiers=TierOptions(
@@ -161,6 +166,8 @@ def _common_facts(chance: random.Random) -> dict[str, object]:
         "routing_key": chance.choice(["", "a", "b"]),
         "pin": chance.choice(["", "", "x", "y"]),
         "pin_s": chance.choice([0.02, 1000.0]),
+        "queue_timeout_s": chance.choice([None, None, None, None, 0.003, 0.03]),
+        "timeout_s": chance.choice([None, None, None, None, 0.004, 0.04]),
         "namespace": chance.choice(["", "", "", "tenant"]),
         "logprobs": LogprobOptions(output=chance.random() < 0.3, top_n=chance.choice([0, 2]), prompt_start=prompt_start),
     }
@@ -175,7 +182,7 @@ def _maybe_replayed(chance: random.Random, model: NullModel, request: Submit, pr
         name: getattr(request.params, name)
         for name in ("max_new_tokens", "min_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "seed")
     }
-    names = ("sample_index", "priority", "namespace", "logprobs", "routing_key", "pin", "pin_s")
+    names = ("sample_index", "priority", "namespace", "logprobs", "routing_key", "queue_timeout_s", "timeout_s", "pin", "pin_s")
     more = {name: getattr(request, name) for name in names}
     return submit(request.number, prompt + emitted, group=request.group, num_emitted=len(emitted), **facts, **more)
 
@@ -227,12 +234,30 @@ def judge_request(world: World, trace: Trace, driver: Driver, request: Submit, h
     if finish.kind == "abort":
         assert number in trace.aborted
     elif not _fits(world, request):
-        assert (finish.kind, finish.status) == ("error", 400)
+        assert finish.kind == "error" and finish.status == 400
+    elif finish.kind == "error":
+        judge_refusal(world, request, heard, finish)
     else:
         assert finish.kind in ("stop", "length") and heard.token_ids == expected
         if finish.kind == "stop":
             assert finish.matched == heard.token_ids[-1]
         judge_report(driver.engine.model, request, heard)
+
+
+def judge_refusal(world: World, request: Submit, heard: Heard, finish: Finish) -> None:
+    """Nobody is refused but for a limit that was set, and the limits of the queue do not touch who has begun."""
+    options = world.options
+    may_wait_s, may_take_s = (
+        min(limit or inf, own or inf)
+        for limit, own in ((options.queue_timeout_s, request.queue_timeout_s), (options.request_timeout_s, request.timeout_s))
+    )
+    match finish.status:
+        case 408:
+            assert may_take_s < inf and f"{may_take_s:g} s" in finish.message
+        case 429:
+            assert options.max_queue is not None and not heard.token_ids
+        case _:
+            assert finish.status == 503 and may_wait_s < inf and not heard.token_ids
 
 
 def judge_report(model: NullModel, request: Submit, heard: Heard) -> None:

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from null_storage import SlowStorage
 from null_traces import Trace, World, judge, play, trace_settings, traces, worlds
 
-from sapwood.core.request import Request
+from sapwood.core.request import Request, RequestState
 from sapwood.errors import EngineFailed
 from sapwood.kvcache.host_tier import HostTier
 from sapwood.kvcache.prefetch import Prefetcher
@@ -17,11 +17,13 @@ from sapwood.kvcache.prefix import HostPage
 from sapwood.kvcache.radix import RadixIndex
 from sapwood.kvcache.tiers import Tiers
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.decode import Decoder
 from sapwood.scheduler.inbox import Inbox
 from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.roster import Roster
+from sapwood.scheduler.waiting import WaitingQueue
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -138,7 +140,37 @@ def saves_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PlanBuilder, "move_pages", lambda self, saves, loads: move(self, saves[:-1], loads))
 
 
+def deadlines_are_forgotten_at_admission(patch: pytest.MonkeyPatch) -> None:
+    expired = Deadlines.expired
+
+    def planted(self: Deadlines, now_s: float, live: dict[int, Request]) -> object:
+        for request, error in expired(self, now_s, live):
+            if request.state is not RequestState.DECODING:
+                yield request, error
+            else:
+                request.end(RequestState.FAILED)
+
+    patch.setattr(Deadlines, "expired", planted)
+
+
+def a_retracted_requests_slot_is_handed_out_at_once(patch: pytest.MonkeyPatch) -> None:
+    retract = Roster.retract
+
+    def planted(self: Roster, resident: Resident) -> None:
+        retract(self, resident)
+        self._custody._free_slots.append(resident.slot)
+
+    patch.setattr(Roster, "retract", planted)
+
+
+def a_full_queue_throws_out_who_has_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WaitingQueue, "most_junior_unstarted", lambda self: self._requests[-1] if self._requests else None)
+
+
 PLANTS: list[Plant] = [
+    deadlines_are_forgotten_at_admission,
+    a_retracted_requests_slot_is_handed_out_at_once,
+    a_full_queue_throws_out_who_has_run,
     pages_of_ended_requests_are_freed_without_draining,
     duplicates_are_freed_but_rows_not_repointed,
     copied_rows_are_one_too_few,

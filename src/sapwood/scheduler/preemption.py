@@ -24,8 +24,8 @@ class Preemptor:
         self.num_preemptions = 0
 
     def make_room(self, request: Request, *, num_slots: int = 0, num_pages: int = 0) -> bool:
-        """Free so many slots and pages if less important requests hold them; what they held comes back when their last
-        launched step is confirmed."""
+        """Free so many slots and pages if less important requests hold them; True when somebody was retracted. What they held
+        comes back when their last launched step is confirmed."""
         if self._threshold is None or request.is_elder:
             return False
         limit = request.priority - self._threshold
@@ -36,7 +36,7 @@ class Preemptor:
             victims.append(resident)
             num_slots -= 1
             num_pages -= len(resident.pages) + self._reservation.promised_pages([resident])
-        if num_slots > 0 or num_pages > 0:
+        if not victims or num_slots > 0 or num_pages > 0:
             return False
         for victim in victims:
             self._roster.retract(victim)

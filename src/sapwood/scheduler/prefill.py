@@ -54,6 +54,7 @@ class Prefiller:
         self._custody = custody
         self._roster = roster
         self._reservation = reservation
+        self._progress = progress
         self._preemptor = preemptor
         self._order = policies.get(options.policy)
         self._view = QueueView(self._look, self._running, custody.pool.page_size, progress, options.seed)
@@ -72,10 +73,15 @@ class Prefiller:
             if resident.request.num_pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
                 self._run(builder, resident, allowance)
         self.limit = self._first_limit(allowance)
-        if self.limit is Limit.NOTHING:
-            self._admit(builder, allowance)
-        elif self.limit is Limit.SLOTS:
-            self._preemptor.make_room(self._roster.waiting.first, num_slots=1)
+        if self.limit is Limit.SLOTS and self._preemptor.make_room(self._roster.waiting.first, num_slots=1):
+            self._settle(allowance)
+        while self.limit is Limit.NOTHING and self._admit(builder, allowance):
+            self._settle(allowance)
+
+    def _settle(self, allowance: Allowance) -> None:
+        """Somebody was preempted; go on at once if no launched step stands in the way."""
+        self._roster.settle(self._progress.confirmed_step)
+        self.limit = self._first_limit(allowance)
 
     def _first_limit(self, allowance: Allowance) -> Limit:
         """What forbids any admission, if something does. EMPTY comes first: an empty queue is limited by nothing else."""
@@ -92,7 +98,8 @@ class Prefiller:
         is_below_limit = self._max_running is None or len(self._roster.running) < self._max_running
         return is_below_limit and self._custody.num_free_slots > 0
 
-    def _admit(self, builder: PlanBuilder, allowance: Allowance) -> None:
+    def _admit(self, builder: PlanBuilder, allowance: Allowance) -> bool:
+        """Try the waiting in order; True when room was made for one of them by preempting others."""
         num_promised = self._reservation.promised_pages(self._roster.running)
         self._age()
         held_back, highest = -sys.maxsize, self._roster.waiting.first.priority
@@ -109,7 +116,7 @@ class Prefiller:
                 num_followers += 1
                 self.limit = Limit.SHARING
                 if num_followers > MAX_FOLLOWERS_SKIPPED:
-                    return
+                    return False
                 continue
             num_wanted = self._reservation.wanted_pages(request)
             resident = self._custody.house(request, match, num_wanted, num_promised, use_source=donor is None)
@@ -120,8 +127,10 @@ class Prefiller:
             if resident is None:
                 num_missing = num_wanted - len(match.pages) + num_promised - self._custody.num_available
                 held_back, self.limit = request.priority, Limit.MEMORY
-                if self._preemptor.make_room(request, num_pages=num_missing) or held_back >= highest:
-                    return
+                if self._preemptor.make_room(request, num_pages=max(num_missing, 1)):
+                    return True
+                if held_back >= highest:
+                    return False
                 continue
             self._start(builder, resident, match, donor, num_rows)
             self._run(builder, resident, allowance)
@@ -130,7 +139,8 @@ class Prefiller:
             limit = self._first_limit(allowance)
             if limit is not Limit.NOTHING:
                 self.limit = limit
-                return
+                return False
+        return False
 
     def _start(
         self, builder: PlanBuilder, resident: Resident, match: Match[object], donor: Resident | None, num_rows: int

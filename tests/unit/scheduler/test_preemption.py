@@ -76,3 +76,24 @@ def test_in_a_full_queue_a_less_important_request_makes_place() -> None:
     assert refused.keys() == {2, 4} and all(finish.status == 429 for finish in refused.values())
     hand.finish()
     assert hand.finishes()[3] == "length"
+
+
+def test_with_nothing_in_flight_the_place_changes_hands_within_one_plan() -> None:
+    """Found by the random traces: the plan was empty, as if there had been nothing to do."""
+    hand = Hand(limits(num_slots=1), priority_scheduling=True, mode="prefill-first")
+    hand.turn(ask(1, [1], max_new_tokens=9))
+    outcome = hand.turn(ask(2, [2], max_new_tokens=1, priority=50))
+    assert outcome.plan is not None and len(outcome.plan.starts) == 1
+    hand.finish()
+    assert len(hand.tokens(1)) == 9
+
+
+def test_when_only_the_lock_takes_the_missing_page_somebody_gives_way_all_the_same() -> None:
+    """Found by the random traces: counted before locking nothing is missing, and asking for no pages went round in circles."""
+    hand = Hand(limits(num_slots=4, num_pages=6), priority_scheduling=True, max_reserved_tokens=1)
+    hand.turn(ask(1, list(range(10)), max_new_tokens=1))
+    hand.finish()
+    hand.turn(ask(2, [50] * 9, max_new_tokens=2))
+    hand.turn(ask(3, [*range(10), 77, 78, 79, 80, 81, 82], max_new_tokens=2, priority=50))
+    hand.finish()
+    assert hand.finishes() == {1: "length", 2: "length", 3: "length"}
