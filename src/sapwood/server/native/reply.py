@@ -116,7 +116,8 @@ def _meta_info(shape: ReplyShape, record: RequestRecord, first: int) -> MetaInfo
     )
     if shape.with_tiers:
         host, storage = record.cached_below
-        info.cached_tokens_details = {"device": record.num_cached - host - storage, "host": host, "storage": storage}
+        device = max(record.num_cached - host - storage, 0)
+        info.cached_tokens_details = {"device": device, "host": host, "storage": storage}
     if record.finish is not None:
         info.e2e_latency = record.timings.finished_s - record.timings.received_s
     if options.output:
