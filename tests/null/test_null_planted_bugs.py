@@ -182,6 +182,8 @@ PLANTS: list[Plant] = [
     pages_are_handed_out_without_retracting,
     a_retracted_request_starts_anew,
     tombstones_are_forgotten,
+]
+TIER_PLANTS: list[Plant] = [
     host_pages_are_given_away_while_a_plan_is_to_load_them,
     host_pages_are_given_away_while_storage_reads_them,
     pages_that_were_not_read_are_found,
@@ -189,12 +191,13 @@ PLANTS: list[Plant] = [
 ]
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", PLANTS + TIER_PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
+    host_pages = (2, 3, 6, 64) if plant in TIER_PLANTS else (0, 0, 3, 64)
 
     @settings(trace_settings(600), phases=[Phase.generate], report_multiple_bugs=False)
-    @given(worlds(), traces())
+    @given(worlds(host_pages), traces())
     def whatever_arrives_the_laws_hold(world: World, trace: Trace) -> None:
         storage = SlowStorage(trace.seed, loss=0.1)
         for _ in range(2 if world.options.tiers.has_storage and world.limits.num_host_pages else 1):  # then with full storage

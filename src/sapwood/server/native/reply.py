@@ -117,7 +117,8 @@ def _meta_info(shape: ReplyShape, record: RequestRecord, first: int) -> MetaInfo
     )
     if shape.with_tiers:
         host, storage = record.cached_below
-        info.cached_tokens_details = {"device": record.num_cached - host - storage, "host": host, "storage": storage}
+        device = max(record.num_cached - host - storage, 0)
+        info.cached_tokens_details = {"device": device, "host": host, "storage": storage}
     if record.queue_s is not None:
         info.queue_time = record.queue_s
     if record.finish is not None:
