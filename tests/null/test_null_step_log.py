@@ -24,7 +24,7 @@ def logged_run(path: Path, overlap: bool = True, **options: object) -> int:
     limits, chosen = null_limits(num_slots=4, max_len=256, num_pages=40), SchedulerOptions(**options)  # type: ignore[arg-type]
     log = open_step_log(str(path), limits, chosen)
     core = WorkerCore(Scheduler(limits, chosen), NullEngine(limits, NullOptions(step_time_s=1e-4)), overlap, log=log)
-    core.step([submit(n, [n % 90] * (40 + n), max_new_tokens=5 + n % 7, temperature=1.0) for n in range(1, 20)])
+    core.step([submit(n, [n % 90] * (40 + n), max_new_tokens=5 + n % 7, temperature=n % 2) for n in range(1, 20)])
     while core.has_work:
         core.step([])
     core.close()

@@ -129,12 +129,10 @@ class Metrics:
         """One request got tokens, `interval_s` after it was received (the first ones) or after the last ones."""
         (self._first if is_first else self._between).observe(interval_s)
 
-    def observe_queue(self, wait_s: float) -> None:
-        """One request was admitted after `wait_s`."""
-        self._queued.observe(wait_s)
-
-    def observe_finish(self, kind: str, latency_s: float) -> None:
-        """One request ended: stop, length, abort or error."""
+    def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:
+        """One request ended: stop, length, abort or error; `queue_s` is how long it waited to be admitted, if it was."""
+        if queue_s is not None:
+            self._queued.observe(queue_s)
         self._ends[kind] = self._ends.get(kind, 0) + 1
         self._whole.observe(latency_s)
 
@@ -179,10 +177,7 @@ class NullMetrics:
     def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
         """Nothing."""
 
-    def observe_queue(self, wait_s: float) -> None:
-        """Nothing."""
-
-    def observe_finish(self, kind: str, latency_s: float) -> None:
+    def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:
         """Nothing."""
 
     def observe_response(self, status: int) -> None:

@@ -1,8 +1,8 @@
 """What a scheduling policy may know besides the waiting requests themselves.
 
 Owns what the prefix index said when each waiting request was last looked up, and the policies' random numbers; does not order.
-Invariant: one call does at most `MAX_LOOKS` look-ups, those never looked up first, then those whose answer is oldest; so a short
-queue is always judged by the index as it is, and a long one costs no more than a short one.
+Invariant: one call does at most `MAX_LOOKS` look-ups, those never looked up first, then those whose answer is oldest (of a queue
+longer than that, `MAX_REFRESHED` of them); so a short queue is judged by the index as it is, and a long one costs no more.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sapwood.kvcache.prefix import Match
 from sapwood.scheduler.progress import Progress
 
 MAX_LOOKS = 128
+MAX_REFRESHED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class QueueView:
         if len(self._looks) > 2 * len(waiting) + MAX_LOOKS:
             self._looks = {number: look for number, look in self._looks.items() if look.request.state is RequestState.WAITING}
         due = list(islice((request for request in waiting if request.number not in self._looks), MAX_LOOKS))
-        for look in islice(self._looks.values(), MAX_LOOKS - len(due)):
-            due.append(look.request)
+        num_refreshed = min(MAX_LOOKS - len(due), MAX_LOOKS if len(waiting) <= MAX_LOOKS else MAX_REFRESHED)
+        due += [look.request for look in islice(self._looks.values(), num_refreshed)]
         for request in due:
             self._looks.pop(request.number, None)
             if request.state is RequestState.WAITING:
@@ -62,13 +63,14 @@ class QueueView:
                 self._looks[request.number] = Look(request, match.num_whole * self._page_size, match.node)
         return self._looks
 
-    def num_uncached(self, waiting: Sequence[Request]) -> Mapping[int, int]:
-        """By number, how many known tokens of each waiting request are still to be computed."""
+    def num_cached(self, waiting: Sequence[Request]) -> list[int]:
+        """How many tokens of each waiting request the index holds, as far as it was looked up."""
         looks = self.looks(waiting)
-        return {
-            request.number: request.num_known - (look.num_tokens if (look := looks.get(request.number)) else 0)
-            for request in waiting
-        }
+        return [look.num_tokens if (look := looks.get(request.number)) is not None else 0 for request in waiting]
+
+    def num_uncached(self, waiting: Sequence[Request]) -> list[int]:
+        """How many known tokens of each waiting request are still to be computed."""
+        return [request.num_known - cached for request, cached in zip(waiting, self.num_cached(waiting), strict=True)]
 
     def num_waited_tokens(self, request: Request) -> int:
         """How many tokens were computed since the request arrived."""

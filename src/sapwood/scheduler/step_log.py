@@ -135,10 +135,14 @@ def logged(inputs: StepInputs, plan: StepPlan | None) -> LoggedTurn:
 
 
 def plan_digest(plan: StepPlan) -> bytes:
-    """Eight bytes that differ, for all practical purposes, when two plans differ."""
+    """Eight bytes that differ, for all practical purposes, when two plans differ. Of a request's parameters only what
+    scheduling decides counts: the rest comes from the inputs as it is, and 0 and 0.0 are written differently."""
     digest = blake2b(digest_size=8)
     facts = [plan.step, [(row.slot, row.first, row.count, row.samples) for row in plan.rows]]
-    facts += [(start.slot, start.num_prompt, start.sample_index, start.params, start.logprobs) for start in plan.starts]
+    facts += [
+        (start.slot, start.num_prompt, start.sample_index, start.params.seed, start.logprobs.prompt_start)
+        for start in plan.starts
+    ]
     facts += [(write.slot, write.position) for write in plan.writes]
     digest.update(msgspec.msgpack.encode(facts))
     for array in (

@@ -24,7 +24,6 @@ from sapwood.messages.types import (
     Abort,
     Answer,
     Ask,
-    AskTimeline,
     Finish,
     Flush,
     Forget,
@@ -140,6 +139,13 @@ class Frontend:
         check_state(self.state)
         return await self._questions.ask(Flush(next(self._numbers)), timeout_s)
 
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is open; returns whether that came about."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        return self._idle.is_set()
+
     async def refresh_stats(self, timeout_s: float = 1.0) -> None:
         """Ask the worker how it stands now; what it said last stays when it does not answer."""
         with contextlib.suppress(Unavailable, Overloaded):
@@ -148,22 +154,23 @@ class Frontend:
             if answer.data:
                 self._note_stats(msgspec.convert(answer.data, StepStats))
 
-    async def timeline(self, rid: str, timeout_s: float = 10.0) -> dict[str, Any] | None:
+    async def timeline(self, rid: str) -> dict[str, Any] | None:
         """What has happened to the latest request of that id; None when it is not known any more."""
-        number = self._recent.find(rid)
-        if number is None:
-            return None
-        check_state(self.state)
-        answer = await self._questions.ask(AskTimeline(next(self._numbers), number), timeout_s)
-        return {"rid": rid, "number": number, **answer.data} if answer.ok else None
+        return await self._recent.timeline(rid, next(self._numbers), self._questions)
+
+    async def probe_worker(self) -> None:
+        """Return when rank 0 has answered something, however long that takes."""
+        await self._questions.ask(Ask(next(self._numbers)), None)
+
+    def set_stalled(self, is_stalled: bool) -> None:
+        """Whether a process hangs: while one does, no new request is accepted; those that are open wait for it."""
+        if self.state in (ServingState.READY, ServingState.STALLED):
+            self.state = ServingState.STALLED if is_stalled else ServingState.READY
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more, wait for what is open, abort the rest at the deadline; returns whether none was left."""
         self.state = ServingState.DRAINING
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
+        if not await self.wait_idle(timeout_s):
             self.abort("", "the server is shutting down")
             return False
         return True
@@ -249,7 +256,7 @@ class Frontend:
         self.metrics.observe_step(stats)
 
     def _on_event(self, record: RequestRecord, event: TextEvent, now_s: float) -> None:
-        before_s, was_queued = record.timings.last_token_s, record.queue_s is None
+        before_s = record.timings.last_token_s
         match record.take(event, now_s):
             case Reception.DUPLICATE:
                 self.dropped.duplicate += 1
@@ -258,8 +265,6 @@ class Frontend:
                 self.dropped.gap += 1
                 self._lose(record)
                 return
-        if was_queued and record.queue_s is not None:
-            self.metrics.observe_queue(record.queue_s)
         if record.timings.last_token_s == now_s:
             self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), is_first=not before_s)
         self._streams[record.number].notify(record)
@@ -299,7 +304,7 @@ class Frontend:
         del self._records[record.number], self._streams[record.number]
         self._rids.discard(record.rid)
         assert record.finish is not None
-        self.metrics.observe_finish(record.finish.kind, self._clock() - record.timings.received_s)
+        self.metrics.observe_finish(record.finish.kind, self._clock() - record.timings.received_s, record.queue_s)
         if not self._records:
             self._idle.set()
 

@@ -1,9 +1,16 @@
-"""Which number the latest request of a client's id had.
+"""Which number the latest request of a client's id had, and what the worker knows of it.
 
 Owns a bounded map; does not know whether a request still runs. Invariant: at most `capacity` ids, the latest ones.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+from sapwood.messages.types import AskTimeline
+from sapwood.server.questions import Questions
+
+ANSWER_TIMEOUT_S = 10.0
 
 
 class RecentRids:
@@ -20,6 +27,11 @@ class RecentRids:
         if len(self._numbers) > self._capacity:
             del self._numbers[next(iter(self._numbers))]
 
-    def find(self, rid: str) -> int | None:
-        """The number of the latest request with this id."""
-        return self._numbers.get(rid)
+    async def timeline(self, rid: str, ask: int, questions: Questions) -> dict[str, Any] | None:
+        """What the worker says has happened to the latest request with this id, in a question numbered `ask`; None when either
+        side does not know it any more."""
+        number = self._numbers.get(rid)
+        if number is None:
+            return None
+        answer = await questions.ask(AskTimeline(ask, number), ANSWER_TIMEOUT_S)
+        return {"rid": rid, "number": number, **answer.data} if answer.ok else None
