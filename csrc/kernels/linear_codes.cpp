@@ -1,7 +1,7 @@
 // Owns: products of unsigned 4-, 5- and 6-bit weights with 8-bit activations.
 //
 // Two ways through the same arithmetic:
-//   few rows    `direct`: codes are widened in registers straight from the weight stream (bound by memory bandwidth)
+//   few rows    codes are widened in registers straight from the weight stream (bound by memory bandwidth)
 //   many rows   a chunk of K of one panel is unpacked to L1 once, then every row tile runs over it (bound by arithmetic)
 //
 //   tile of R rows x 16 columns, one group:     acc[r][c]  (c = two halves of 8 columns)
@@ -12,6 +12,8 @@
 //
 // Invariant: each output is one chain over ascending groups, identical for both ways, every R and every split of K into
 // chunks (between chunks the chain passes through memory unchanged).
+#include <utility>
+
 #include "kernels/linear_codes.h"
 #include "kernels/tables.h"
 #include "kernels/tiles.h"
@@ -19,7 +21,7 @@
 namespace sapwood::SAPWOOD_ISA {
 namespace {
 
-constexpr int kDirectRows = 8, kDirectTile = 4, kChunkGroups = 24, kPrefetchBytes = 3840;
+constexpr int kStreamRows = 8, kStreamTile = 4, kChunkGroups = 24, kPrefetchBytes = 3840;
 constexpr int64_t kActivationBudget = 256 << 10;
 
 template <class S>
@@ -52,13 +54,9 @@ SAPWOOD_INLINE F fold(F acc, I dot, F scale, F min, float activation_scale, floa
   return fma(mul(to_float(dot), all(activation_scale)), scale, acc);
 }
 
-template <class S, int kHighBits, int J>
-SAPWOOD_INLINE void unpack_step(const Codes<kHighBits>& codes, uint8_t* out) {
-  I first, second;
-  read_codes<kHighBits, J, 0>(codes, first, second);
-  store_int(out + J * 64, first), store_int(out + (J + 4) * 64, second);
-  read_codes<kHighBits, J, 1>(codes, first, second);
-  store_int(out + J * 64 + 32, first), store_int(out + (J + 4) * 64 + 32, second);
+template <class S, int... Ks>
+SAPWOOD_INLINE void unpack_codes(const Codes<S::kBits - 4>& codes, uint8_t* out, std::integer_sequence<int, Ks...>) {
+  for (int c = 0; c < 2; c++) (store_int(out + Ks * 64 + c * 32, read_codes<S::kBits - 4, Ks>(codes, c)), ...);
 }
 
 template <class S>
@@ -67,111 +65,96 @@ SAPWOOD_INLINE void unpack(const typename S::Block& block, int g, Panel<S>& pane
     for (int half = 0; half < S::kHalves; half++) store(panel.scale[half] + c8, S::scale(block, g, half, c8));
     if constexpr (S::kOffset == 0) store(panel.min + c8, S::min(block, g, c8));
   }
-  const auto& codes = S::codes(block, g);
-  unpack_step<S, S::kBits - 4, 0>(codes, panel.codes);
-  unpack_step<S, S::kBits - 4, 1>(codes, panel.codes);
-  unpack_step<S, S::kBits - 4, 2>(codes, panel.codes);
-  unpack_step<S, S::kBits - 4, 3>(codes, panel.codes);
+  unpack_codes<S>(S::codes(block, g), panel.codes, std::make_integer_sequence<int, 8>());
 }
 
-template <class S, int R>
-SAPWOOD_INLINE void fold_panel(const Panel<S>& panel, int half, const Dot<S::kBits> (&dots)[R][2], const Rows& rows, int g, F (&acc)[R][2]) {
+// A reader gives a tile the numbers of its current group: from an unpacked panel, or from the weight stream itself.
+template <class S>
+class PanelReader {
+ public:
+  // `next` is the stream that will be needed after this panel: the first row tile fetches it, `next_bytes` per group, so that
+  // no panel starts with a stall.
+  PanelReader(const Panel<S>* panel, const std::byte* next, int next_bytes) : panel_(panel), next_(next), next_bytes_(next_bytes) {}
+  template <int K>
+  SAPWOOD_INLINE I codes(int c) const { return load_int(panel_->codes + K * 64 + c * 32); }
+  SAPWOOD_INLINE F scale(int half, int c) const { return load(panel_->scale[half] + 8 * c); }
+  SAPWOOD_INLINE F min(int c) const {
+    if constexpr (S::kOffset == 0) return load(panel_->min + 8 * c);
+    return zero();
+  }
+  SAPWOOD_INLINE void fetch_ahead() {
+    if (next_ == nullptr) return;
+    for (int i = 0; i < next_bytes_; i += 64) prefetch(next_ + i);
+    next_ += next_bytes_;
+  }
+  SAPWOOD_INLINE void advance() { panel_++; }
+
+ private:
+  const Panel<S>* panel_;
+  const std::byte* next_;
+  int next_bytes_;
+};
+
+template <class S>
+class StreamReader {
+ public:
+  explicit StreamReader(const typename S::Block* block) : block_(block) {}
+  template <int K>
+  SAPWOOD_INLINE I codes(int c) const { return read_codes<S::kBits - 4, K>(S::codes(*block_, group_), c); }
+  SAPWOOD_INLINE F scale(int half, int c) const { return S::scale(*block_, group_, half, 8 * c); }
+  SAPWOOD_INLINE F min(int c) const { return S::min(*block_, group_, 8 * c); }
+  SAPWOOD_INLINE void fetch_ahead() {
+    const auto* ahead = reinterpret_cast<const std::byte*>(&S::codes(*block_, group_)) + kPrefetchBytes;
+    for (size_t i = 0; i < sizeof *block_ / S::kBlockGroups; i += 64) prefetch(ahead + i);
+  }
+  SAPWOOD_INLINE void advance() {
+    if (S::kBlockGroups == 1 || ++group_ == S::kBlockGroups) block_++, group_ = 0;
+  }
+
+ private:
+  const typename S::Block* block_;
+  int group_ = 0;
+};
+
+template <int K, int kStep, int kBits, int R, class Reader>
+SAPWOOD_INLINE void step(const Reader& reader, const Rows& rows, Dot<kBits> (&dots)[R][2]) {
+  const I w0 = reader.template codes<K>(0), w1 = reader.template codes<K>(1);
+SAPWOOD_UNROLL(8)
+  for (int r = 0; r < R; r++) {
+    const I a = broadcast4(rows.codes + r * rows.code_stride + 4 * K);
+    dots[r][0].add(kStep, w0, a);
+    dots[r][1].add(kStep, w1, a);
+  }
+}
+
+// One scale's worth of a group: all of it, or half `kHalf` of it.
+template <class S, int kHalf, int R, class Reader, int... Ks>
+SAPWOOD_INLINE void half_group(const Reader& reader, const Rows& rows, int64_t g, F (&acc)[R][2], std::integer_sequence<int, Ks...>) {
+  constexpr int kFirst = kHalf * int(sizeof...(Ks));
+  Dot<S::kBits> dots[R][2];
+  (step<kFirst + Ks, Ks>(reader, rows, dots), ...);
   for (int c = 0; c < 2; c++) {
-    const F scale = load(panel.scale[half] + 8 * c), min = S::kOffset ? zero() : load(panel.min + 8 * c);
+    const F scale = reader.scale(kHalf, c), min = reader.min(c);
 SAPWOOD_UNROLL(8)
     for (int r = 0; r < R; r++) {
-      const float sum = rows.sum[r * rows.sum_stride + g * S::kHalves + half];
+      const float sum = rows.sum[r * rows.sum_stride + g * S::kHalves + kHalf];
       acc[r][c] = fold<S>(acc[r][c], dots[r][c].total, scale, min, rows.scale[r * rows.group_stride + g], sum);
     }
   }
 }
 
-// One row tile over `groups` unpacked groups. `next` is the weight stream that will be needed after this panel: its first
-// tile fetches it, `next_bytes` per group, so that no panel starts with a stall.
-template <class S, int R>
-SAPWOOD_NOINLINE void tile(const Panel<S>* panel, int groups, Rows rows, float* out, int64_t stride, bool first, const std::byte* next, int next_bytes) {
-  constexpr int kSteps = 8 / S::kHalves;
+template <class S, int R, class Reader>
+SAPWOOD_NOINLINE void tile(Reader reader, int64_t groups, Rows rows, float* out, int64_t stride, bool first) {
+  using Steps = std::make_integer_sequence<int, 8 / S::kHalves>;
   F acc[R][2];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < 2; c++) acc[r][c] = first ? zero() : load(out + r * stride + 8 * c);
-  for (int g = 0; g < groups; g++, panel++, rows.codes += kGroup) {
-    if (next != nullptr) {
-      for (int i = 0; i < next_bytes; i += 64) prefetch(next + i);
-      next += next_bytes;
-    }
-SAPWOOD_UNROLL(2)
-    for (int half = 0; half < S::kHalves; half++) {
-      Dot<S::kBits> dots[R][2];
-SAPWOOD_UNROLL(8)
-      for (int k = 0; k < kSteps; k++) {
-        const uint8_t* codes = panel->codes + (half * kSteps + k) * 64;
-        const I w0 = load_int(codes), w1 = load_int(codes + 32);
-SAPWOOD_UNROLL(8)
-        for (int r = 0; r < R; r++) {
-          const I a = broadcast4(rows.codes + r * rows.code_stride + (half * kSteps + k) * 4);
-          dots[r][0].add(k, w0, a);
-          dots[r][1].add(k, w1, a);
-        }
-      }
-      fold_panel<S, R>(*panel, half, dots, rows, g, acc);
-    }
+  for (int64_t g = 0; g < groups; g++, rows.codes += kGroup) {
+    reader.fetch_ahead();
+    half_group<S, 0>(reader, rows, g, acc, Steps());
+    if constexpr (S::kHalves == 2) half_group<S, 1>(reader, rows, g, acc, Steps());
+    reader.advance();
   }
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < 2; c++) store(out + r * stride + 8 * c, acc[r][c]);
-}
-
-// Steps J and J + 4 of column half C for every row of a direct tile; the two chains are added at the end of the group.
-template <class S, int R, int J, int C>
-SAPWOOD_INLINE void direct_step(const typename S::Block& block, int g, const Rows& rows, Dot<S::kBits> (&low)[R], Dot<S::kBits> (&high)[R]) {
-  I first, second;
-  read_codes<S::kBits - 4, J, C>(S::codes(block, g), first, second);
-SAPWOOD_UNROLL(4)
-  for (int r = 0; r < R; r++) {
-    const int8_t* a = rows.codes + r * rows.code_stride + 4 * J;
-    if constexpr (S::kBits == 4) {  // eight sums fit: one chain of eight steps
-      low[r].add(2 * J, first, broadcast4(a));
-      low[r].add(2 * J + 1, second, broadcast4(a + 16));
-    } else {
-      low[r].add(J, first, broadcast4(a));
-      high[r].add(J, second, broadcast4(a + 16));
-    }
-  }
-}
-
-template <class S, int R, int C>
-SAPWOOD_INLINE void direct_half(const typename S::Block& block, int g, const Rows& rows, F (&acc)[R][2]) {
-  Dot<S::kBits> low[R], high[R];
-  direct_step<S, R, 0, C>(block, g, rows, low, high);
-  direct_step<S, R, 1, C>(block, g, rows, low, high);
-  direct_step<S, R, 2, C>(block, g, rows, low, high);
-  direct_step<S, R, 3, C>(block, g, rows, low, high);
-  const F scale = S::scale(block, g, 0, 8 * C), min = S::min(block, g, 8 * C);
-SAPWOOD_UNROLL(4)
-  for (int r = 0; r < R; r++) {
-    const float da = rows.scale[r * rows.group_stride];
-    const float* sum = rows.sum + r * rows.sum_stride;
-    if constexpr (S::kHalves == 2) {
-      acc[r][C] = fold<S>(acc[r][C], low[r].total, scale, min, da, sum[0]);
-      acc[r][C] = fold<S>(acc[r][C], high[r].total, S::scale(block, g, 1, 8 * C), min, da, sum[1]);
-    } else {
-      const I dot = S::kBits == 4 ? low[r].total : add32(low[r].total, high[r].total);
-      acc[r][C] = fold<S>(acc[r][C], dot, scale, min, da, sum[0]);
-    }
-  }
-}
-
-template <class S, int R>
-SAPWOOD_NOINLINE void direct(const typename S::Block* block, int64_t blocks, Rows rows, float* out, int64_t stride) {
-  F acc[R][2];
-  for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = zero();
-  for (int64_t b = 0; b < blocks; b++, block++)
-    for (int g = 0; g < S::kBlockGroups; g++) {
-      const auto* ahead = reinterpret_cast<const std::byte*>(&S::codes(*block, g)) + kPrefetchBytes;
-      for (size_t i = 0; i < sizeof *block / S::kBlockGroups; i += 64) prefetch(ahead + i);
-      direct_half<S, R, 0>(*block, g, rows, acc);
-      direct_half<S, R, 1>(*block, g, rows, acc);
-      rows.codes += kGroup, rows.scale += 1, rows.sum += S::kHalves;
-    }
   for (int r = 0; r < R; r++)
     for (int c = 0; c < 2; c++) store(out + r * stride + 8 * c, acc[r][c]);
 }
@@ -187,8 +170,8 @@ void unpacked_panel(const LinearArgs& args, const typename S::Block* blocks, int
     for (int g = 0; g < count; g++) unpack<S>(blocks[(g0 + g) / S::kBlockGroups], int((g0 + g) % S::kBlockGroups), scratch[g]);
     const auto* next = reinterpret_cast<const std::byte*>(blocks) + (g0 + count) * group_bytes;
     for_tiles<6>(rows, [&](auto height, int row) {
-      tile<S, height.value>(scratch, count, rows_at<S>(args.input, first_row + row, g0), to.out + row * to.stride, to.stride, g0 == 0,
-                            row == 0 ? next : nullptr, group_bytes);
+      const PanelReader<S> reader(scratch, row == 0 ? next : nullptr, group_bytes);
+      tile<S, height.value>(reader, count, rows_at<S>(args.input, first_row + row, g0), to.out + row * to.stride, to.stride, g0 == 0);
     });
   }
 }
@@ -205,9 +188,9 @@ void linear(const LinearArgs& args) {
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel++) {
       const auto* blocks = weights + panel * blocks_per_panel;
       const PanelOut to(args, panel, first, rows, spill);
-      if (args.rows <= kDirectRows) {
-        for_tiles<kDirectTile>(rows, [&](auto height, int row) {
-          direct<S, height.value>(blocks, blocks_per_panel, rows_at<S>(args.input, row, 0), to.out + row * to.stride, to.stride);
+      if (args.rows <= kStreamRows) {
+        for_tiles<kStreamTile>(rows, [&](auto height, int row) {
+          tile<S, height.value>(StreamReader<S>(blocks), args.input.groups, rows_at<S>(args.input, row, 0), to.out + row * to.stride, to.stride, true);
         });
       } else {
         unpacked_panel<S>(args, blocks, first, rows, to);

@@ -7,21 +7,14 @@
 
 namespace sapwood::SAPWOOD_ISA {
 
-// The codes of K steps j and j + 4 for column half c, widened to bytes. J and C are compile-time constants (shift counts).
-template <int kHighBits, int J, int C>
-SAPWOOD_INLINE void read_codes(const Codes<kHighBits>& codes, I& first, I& second) {
-  const I packed = load_int(codes.low + J * 64 + C * 32), low = all8(15);
-  first = bit_and(packed, low);
-  second = bit_and(shift16<-4>(packed), low);
-  if constexpr (kHighBits == 1) {
-    const I plane = load_int(codes.high + C * 32), bit = all8(16);
-    first = bit_or(first, bit_and(shift16<4 - J>(plane), bit));
-    second = bit_or(second, bit_and(shift16<-J>(plane), bit));
-  } else if constexpr (kHighBits == 2) {
-    const I bits = all8(48);
-    first = bit_or(first, bit_and(shift16<4 - 2 * J>(load_int(codes.high + C * 32)), bits));
-    second = bit_or(second, bit_and(shift16<4 - 2 * J>(load_int(codes.high + 64 + C * 32)), bits));
-  }
+// The codes of K step K (0..7) for column half c, widened to bytes; K is a compile-time constant because of the shifts.
+template <int kHighBits, int K>
+SAPWOOD_INLINE I read_codes(const Codes<kHighBits>& codes, int c) {
+  constexpr int kNibble = K < 4 ? 0 : -4;
+  I v = bit_and(shift16<kNibble>(load_int(codes.low + K % 4 * 64 + c * 32)), all8(15));
+  if constexpr (kHighBits == 1) v = bit_or(v, bit_and(shift16<4 - K>(load_int(codes.high + c * 32)), all8(16)));
+  if constexpr (kHighBits == 2) v = bit_or(v, bit_and(shift16<4 - K % 4 * 2>(load_int(codes.high + K / 4 * 64 + c * 32)), all8(48)));
+  return v;
 }
 
 // A scheme: kBits; kHalves scales per group; kOffset > 0 where w = scale * (code - kOffset), 0 where a minimum is stored;
