@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/attend.h"
 #include "linear/layout.h"
 
 namespace sapwood {
@@ -51,6 +52,12 @@ struct KernelTable {
   void (*silu_gate)(const float* gate, const float* up, int64_t k, const QuantizedRow& out);
   void (*gelu_gate)(const float* gate, const float* up, int64_t k, const QuantizedRow& out);
   void (*add_rows)(float* residual, const float* delta, int64_t k);  // residual += delta
+  void (*attend_chunk)(const ChunkArgs&);
+  void (*fold_partial)(const FoldArgs&);
+  void (*finish_vector)(const float* output, float sum, int head_dim, float* out);
+  void (*prepare_head)(const HeadArgs&);
+  void (*store_key)(KvType type, const float* x, int head_dim, std::byte* page, int token);
+  void (*store_value)(KvType type, const float* x, int head_dim, std::byte* row);
   void (*add_normed)(float* residual, const float* delta, const float* weight, int64_t k, float epsilon);  // += rms_norm(delta)
 };
 

@@ -12,6 +12,8 @@ const KernelTable& table() {
     fill_wide_linears(t);
     fill_float_linears(t);
     fill_row_kernels(t);
+    fill_head_kernels(t);
+    fill_attention_kernels(t);
     return t;
   }();
   return filled;
