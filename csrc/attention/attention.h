@@ -22,6 +22,8 @@ class Attention {
   // Scratch for `lanes` lanes; serves every layer of a model whose heads have this shape.
   Attention(const KvShape& kv, int query_heads, int lanes);
   ~Attention();
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
 
   void prepare(const AttentionPlan& plan);  // before the region: makes room for the plan's partials
   // Every lane calls it; `queries` and `out` are [row][stride], heads side by side. Contains one barrier when the plan has a

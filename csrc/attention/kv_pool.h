@@ -24,6 +24,8 @@ struct KvShape {
 class KvPool {
  public:
   KvPool(const KvShape& shape, int64_t pages);
+  KvPool(const KvPool&) = delete;
+  KvPool& operator=(const KvPool&) = delete;
 
   const KvShape& shape() const { return shape_; }
   int64_t pages() const { return pages_; }

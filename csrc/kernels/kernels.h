@@ -58,6 +58,8 @@ struct KernelTable {
   void (*prepare_head)(const HeadArgs&);
   void (*store_key)(KvType type, const float* x, int head_dim, std::byte* page, int token);
   void (*store_value)(KvType type, const float* x, int head_dim, std::byte* row);
+  void (*soft_cap)(float* x, int64_t n, float cap);  // x = cap * tanh(x / cap)
+  int64_t (*argmax)(const float* x, int64_t n);      // the first of the largest; NaN is never chosen unless all are
   void (*add_normed)(float* residual, const float* delta, const float* weight, int64_t k, float epsilon);  // += rms_norm(delta)
 };
 

@@ -12,6 +12,7 @@ const KernelTable& table() {
     fill_wide_linears(t);
     fill_float_linears(t);
     fill_row_kernels(t);
+    fill_logit_kernels(t);
     fill_head_kernels(t);
     fill_attention_kernels(t);
     return t;

@@ -8,6 +8,7 @@ void fill_code_linears(KernelTable& table);
 void fill_wide_linears(KernelTable& table);
 void fill_float_linears(KernelTable& table);
 void fill_row_kernels(KernelTable& table);
+void fill_logit_kernels(KernelTable& table);
 void fill_head_kernels(KernelTable& table);
 void fill_attention_kernels(KernelTable& table);
 

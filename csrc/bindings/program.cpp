@@ -1,0 +1,102 @@
+// Owns: the Python face of programs and of the compute stream. Recording happens once, with the GIL; launching copies a few
+// integers; waiting and replaying run without the GIL.
+#include "bindings/bindings.h"
+#include "core/error.h"
+#include "program/stream.h"
+
+namespace sapwood::python {
+namespace {
+
+using Runs = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Pairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+
+Domain domain_of(bool logits) { return logits ? Domain::kLogits : Domain::kTokens; }
+
+Step make_step(const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs) {
+  Step step;
+  const auto table_runs = [](const nb::list& list) {
+    std::vector<TableRun> out;
+    for (nb::handle item : list) {
+      const auto t = nb::cast<nb::tuple>(item);
+      out.push_back({nb::cast<int32_t>(t[0]), nb::cast<int32_t>(t[1]), numbers(nb::cast<Ints>(t[2]))});
+    }
+    return out;
+  };
+  step.tokens = table_runs(tokens), step.locations = table_runs(locations);
+  if (copies)
+    for (size_t i = 0; i < copies->shape(0); i++) step.copies_from.push_back((*copies)(i, 0)), step.copies_to.push_back((*copies)(i, 1));
+  for (size_t i = 0; i < runs.shape(0); i++) step.runs.push_back({runs(i, 0), runs(i, 1), runs(i, 2), runs(i, 3) != 0});
+  return step;
+}
+
+void record_heads(Program& p, int qkv, int layer, int query_heads, int rotary_dim, Floats cosine, Floats sine, float epsilon,
+                  std::optional<Floats> bias, std::optional<Floats> query_norm, std::optional<Floats> key_norm) {
+  Program::HeadsSpec spec{qkv, layer, query_heads, rotary_dim, epsilon, numbers(bias), numbers(query_norm), numbers(key_norm), nullptr, nullptr};
+  spec.cosine = std::make_shared<const std::vector<float>>(cosine.data(), cosine.data() + cosine.size());
+  spec.sine = std::make_shared<const std::vector<float>>(sine.data(), sine.data() + sine.size());
+  p.heads(std::move(spec));
+}
+
+Gate gate_named(const std::string& name) {
+  require(name == "silu" || name == "gelu_tanh", "activation '" + name + "' is unknown; use silu or gelu_tanh");
+  return name == "silu" ? Gate::kSilu : Gate::kGeluTanh;
+}
+
+// A view of a buffer's rows of the last step; valid until the next step of the program runs.
+nb::ndarray<nb::numpy, const float, nb::ndim<2>> rows_of(Program& p, int index, nb::handle owner) {
+  const FloatBuffer& b = p.buffer(index);
+  return {b.data.data(), {size_t(p.last_count(b.domain)), size_t(b.width)}, owner};
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::class_<Step>(m, "Step", "One step, as sapwood.core.plan describes it: integers only.")
+      .def("__init__", [](Step* self, const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs) {
+             new (self) Step(make_step(tokens, locations, copies, runs));
+           }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"),
+           "tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples.");
+
+  nb::class_<Program>(m, "Program", "A recorded list of operations over static buffers.")
+      .def("__init__", [](Program* self, std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, int slots, int max_len, int vocabulary,
+                          int max_rows, int max_logit_rows) {
+             new (self) Program(std::move(pool), std::move(kv), {slots, max_len, vocabulary, max_rows, max_logit_rows});
+           }, nb::arg("pool"), nb::arg("kv"), nb::arg("slots"), nb::arg("max_len"), nb::arg("vocabulary"), nb::arg("max_rows"), nb::arg("max_logit_rows"))
+      .def("buffer", [](Program& p, int64_t width, bool logits) { return p.add_buffer(width, domain_of(logits)); }, nb::arg("width"), nb::arg("logits") = false)
+      .def("activations", [](Program& p, int64_t k, bool logits) { return p.add_activations(k, domain_of(logits)); }, nb::arg("k"), nb::arg("logits") = false)
+      .def("embed", &Program::embed, nb::arg("weight"), nb::arg("scale"), nb::arg("x"))
+      .def("norm", [](Program& p, int x, Floats weight, float epsilon, int out, int delta, std::optional<Floats> delta_norm) {
+             p.norm({x, delta, out, numbers(std::optional(weight)), numbers(delta_norm), epsilon});
+           }, nb::arg("x"), nb::arg("weight"), nb::arg("epsilon"), nb::arg("out"), nb::arg("delta") = -1, nb::arg("delta_norm").none() = nb::none())
+      .def("linear", &Program::linear, nb::arg("weights"), nb::arg("input"), nb::arg("out"))
+      .def("bias", [](Program& p, int x, Floats bias) { p.bias(x, numbers(std::optional(bias))); }, nb::arg("x"), nb::arg("bias"))
+      .def("heads", &record_heads, nb::arg("qkv"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("rotary_dim"), nb::arg("cosine"), nb::arg("sine"),
+           nb::arg("epsilon") = 1e-6f, nb::arg("bias").none() = nb::none(), nb::arg("query_norm").none() = nb::none(), nb::arg("key_norm").none() = nb::none())
+      .def("attention", [](Program& p, int qkv, int out, int layer, int query_heads, float scale, float soft_cap, int window) {
+             p.attention(qkv, out, layer, {query_heads, scale, soft_cap, window});
+           }, nb::arg("qkv"), nb::arg("out"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("scale"), nb::arg("soft_cap") = 0.f, nb::arg("window") = 0)
+      .def("quantise", &Program::quantise, nb::arg("x"), nb::arg("out"))
+      .def("gate", [](Program& p, int x, const std::string& kind, int out) { p.gate(x, gate_named(kind), out); }, nb::arg("x"), nb::arg("kind"), nb::arg("out"))
+      .def("soft_cap", &Program::soft_cap, nb::arg("x"), nb::arg("cap"))
+      .def("argmax", &Program::argmax, nb::arg("logits"))
+      .def("finish", &Program::finish)
+      .def("run", [](Program& p, const Step& step) {
+             nb::gil_scoped_release release;
+             p.check(step);
+             return p.run(step);
+           }, nb::arg("step"), "Replays on the calling thread; not while a stream runs the same program.")
+      .def("rows", [](nb::handle self, int buffer) { return rows_of(nb::cast<Program&>(self), buffer, self); }, nb::arg("buffer"));
+
+  nb::class_<ComputeStream::Result>(m, "StepResult")
+      .def_ro("sampled", &ComputeStream::Result::sampled)
+      .def_ro("error", &ComputeStream::Result::error)
+      .def_ro("nanoseconds", &ComputeStream::Result::nanoseconds);
+  nb::class_<ComputeStream>(m, "ComputeStream", "A native thread that replays launched steps in order, without the GIL.")
+      .def(nb::init<std::shared_ptr<ThreadPool>>(), nb::arg("pool"))
+      .def("launch", [](ComputeStream& s, std::shared_ptr<Program> p, const Step& step) { return s.launch(std::move(p), step); }, nb::arg("program"), nb::arg("step"))
+      .def_prop_ro("completed", &ComputeStream::completed)
+      .def_prop_ro("event_fd", &ComputeStream::event_fd)
+      .def("wait", &ComputeStream::wait, nb::arg("ticket"), nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace sapwood::python

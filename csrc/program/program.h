@@ -1,0 +1,77 @@
+// Owns: a recorded step: a list of operations over static buffers, replayed by one call for any row counts up to the limits.
+// The CPU counterpart of a CUDA graph; decode, prefill and mixed steps replay the same list and nothing is padded.
+// Invariant: between two operations every lane passes a barrier; buffers are allocated once, when recording is finished.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "program/ops.h"
+
+namespace sapwood {
+
+class Program {
+ public:
+  Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Recording. Buffers are named by index; wrong indices, widths or sizes throw Error at once.
+  int add_buffer(int64_t width, Domain domain);
+  int add_activations(int64_t k, Domain domain);
+  void embed(std::shared_ptr<Weight> weight, float scale, int x);
+  struct NormSpec {
+    int x, delta, out;  // delta: -1 for none
+    std::vector<float> weight, delta_norm;
+    float epsilon;
+  };
+  void norm(NormSpec spec);
+  void linear(std::vector<std::shared_ptr<Weight>> weights, int input, int out);
+  void bias(int x, std::vector<float> bias);
+  struct HeadsSpec {
+    int qkv, layer, query_heads, rotary_dim;
+    float epsilon;
+    std::vector<float> bias, query_norm, key_norm;
+    std::shared_ptr<const std::vector<float>> cosine, sine;
+  };
+  void heads(HeadsSpec spec);
+  void attention(int qkv, int out, int layer, const AttentionShape& shape);
+  void quantise(int x, int out);
+  void gate(int x, Gate kind, int out);
+  void soft_cap(int x, float cap);
+  void argmax(int logits);
+  void finish();
+
+  // Replaying, on one thread at a time.
+  void check(const Step& step) const;
+  std::vector<int32_t> run(const Step& step);
+  FloatBuffer& buffer(int index);
+  int64_t last_count(Domain domain) const { return int64_t(domain == Domain::kTokens ? rows_.tokens.size() : rows_.logit_rows.size()); }
+  const SlotTables& tables() const { return tables_; }
+
+ private:
+  ActivationBuffer& activations(int index);
+  template <class T>
+  void record(T op) { recording(), ops_.push_back(std::make_unique<T>(std::move(op))); }
+  void recording() const;
+  const AttentionPlan* plan_for(int window, int group);
+  int64_t capacity(Domain domain) const;
+
+  struct WindowPlan {
+    AttentionPlan::Options options;
+    AttentionPlan plan;
+  };
+  std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<KvPool> kv_;
+  SlotTables tables_;
+  BatchRows rows_;
+  std::vector<std::unique_ptr<FloatBuffer>> buffers_;
+  std::vector<std::unique_ptr<ActivationBuffer>> activations_;
+  std::vector<std::unique_ptr<WindowPlan>> plans_;
+  std::shared_ptr<Attention> attention_;
+  std::vector<std::unique_ptr<Op>> ops_;
+  std::vector<int32_t> sampled_;
+  bool finished_ = false;
+};
+
+}  // namespace sapwood
