@@ -29,11 +29,13 @@ Step make_step(const nb::list& tokens, const nb::list& locations, const std::opt
   return step;
 }
 
-void record_heads(Program& p, int qkv, int layer, int query_heads, int rotary_dim, Floats cosine, Floats sine, float epsilon,
+struct RopeTables {  // shared by the layers of one kind
+  std::shared_ptr<const std::vector<float>> cosine, sine;
+};
+
+void record_heads(Program& p, int qkv, int layer, int query_heads, int rotary_dim, const RopeTables& rope, float epsilon,
                   std::optional<Floats> bias, std::optional<Floats> query_norm, std::optional<Floats> key_norm) {
-  Program::HeadsSpec spec{qkv, layer, query_heads, rotary_dim, epsilon, numbers(bias), numbers(query_norm), numbers(key_norm), nullptr, nullptr};
-  spec.cosine = std::make_shared<const std::vector<float>>(cosine.data(), cosine.data() + cosine.size());
-  spec.sine = std::make_shared<const std::vector<float>>(sine.data(), sine.data() + sine.size());
+  Program::HeadsSpec spec{qkv, layer, query_heads, rotary_dim, epsilon, numbers(bias), numbers(query_norm), numbers(key_norm), rope.cosine, rope.sine};
   p.heads(std::move(spec));
 }
 
@@ -57,6 +59,12 @@ void bind_program(nb::module_& m) {
            }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"),
            "tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples.");
 
+  nb::class_<RopeTables>(m, "Rope", "Cosines and sines, each [max_len, rotary_dim / 2] flattened.")
+      .def("__init__", [](RopeTables* self, Floats cosine, Floats sine) {
+             const auto copy = [](const Floats& a) { return std::make_shared<const std::vector<float>>(a.data(), a.data() + a.size()); };
+             new (self) RopeTables{copy(cosine), copy(sine)};
+           }, nb::arg("cosine"), nb::arg("sine"));
+
   nb::class_<Program>(m, "Program", "A recorded list of operations over static buffers.")
       .def("__init__", [](Program* self, std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, int slots, int max_len, int vocabulary,
                           int max_rows, int max_logit_rows) {
@@ -70,7 +78,7 @@ void bind_program(nb::module_& m) {
            }, nb::arg("x"), nb::arg("weight"), nb::arg("epsilon"), nb::arg("out"), nb::arg("delta") = -1, nb::arg("delta_norm").none() = nb::none())
       .def("linear", &Program::linear, nb::arg("weights"), nb::arg("input"), nb::arg("out"))
       .def("bias", [](Program& p, int x, Floats bias) { p.bias(x, numbers(std::optional(bias))); }, nb::arg("x"), nb::arg("bias"))
-      .def("heads", &record_heads, nb::arg("qkv"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("rotary_dim"), nb::arg("cosine"), nb::arg("sine"),
+      .def("heads", &record_heads, nb::arg("qkv"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("rotary_dim"), nb::arg("rope"),
            nb::arg("epsilon") = 1e-6f, nb::arg("bias").none() = nb::none(), nb::arg("query_norm").none() = nb::none(), nb::arg("key_norm").none() = nb::none())
       .def("attention", [](Program& p, int qkv, int out, int layer, int query_heads, float scale, float soft_cap, int window) {
              p.attention(qkv, out, layer, {query_heads, scale, soft_cap, window});
