@@ -5,6 +5,7 @@
 // Invariant: memory starts as zeros and only finite rows of the request that owns a page should be stored; a page is read up
 // to the tokens that its request has stored and no further, so what an earlier owner left behind never matters.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "core/buffer.h"
@@ -21,7 +22,7 @@ struct KvShape {
   int64_t page_bytes() const { return head_bytes() * kv_heads; }
 };
 
-class KvPool {
+class KvPool : public std::enable_shared_from_this<KvPool> {
  public:
   KvPool(const KvShape& shape, int64_t pages);
   KvPool(const KvPool&) = delete;

@@ -1,4 +1,6 @@
-// Owns: what the binding files share. Invariant: every call that computes or waits releases the GIL first.
+// Owns: what the binding files share. Invariants: every call that computes or waits releases the GIL first; objects that the
+// compute thread may hold (pool, weights, KV, programs) are made by std::make_shared and know their own shared_ptr, so that
+// dropping the last reference to one never needs the GIL.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

@@ -57,7 +57,7 @@ NB_MODULE(_native, m) {
   m.def("select_isa", [](const std::string& name) { select_kernels(name.c_str()); }, nb::arg("name"), "auto, portable, avx2 or vnni.");
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Compute threads; the calling thread counts as one of them.")
-      .def(nb::init<int, bool>(), nb::arg("threads"), nb::arg("pin") = true)
+      .def(nb::new_([](int threads, bool pin) { return std::make_shared<ThreadPool>(threads, pin); }), nb::arg("threads"), nb::arg("pin") = true)
       .def_prop_ro("threads", &ThreadPool::lanes);
 
   nb::class_<Weight>(m, "Weight", "A packed weight matrix; rows are output columns.")
@@ -71,10 +71,10 @@ NB_MODULE(_native, m) {
   m.def("linear", &linear, nb::arg("pool"), nb::arg("weights"), nb::arg("x"), "float32 [rows, k] -> float32 [rows, sum of the weights' rows].");
 
   nb::class_<KvPool>(m, "KvPool", "KV pages of all layers; 16 tokens per page.")
-      .def("__init__", [](KvPool* self, int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype) {
+      .def(nb::new_([](int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype) {
              require(dtype == "f16" || dtype == "f32", "KV type '" + dtype + "' is unknown; use f16 or f32");
-             new (self) KvPool({layers, kv_heads, head_dim, dtype == "f16" ? KvType::kF16 : KvType::kF32}, pages);
-           }, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16")
+             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, dtype == "f16" ? KvType::kF16 : KvType::kF32}, pages);
+           }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16")
       .def_prop_ro("pages", &KvPool::pages)
       .def_prop_ro("size_bytes", &KvPool::size_bytes)
       .def("read_token", [](const KvPool& pool, int layer, int64_t location) {

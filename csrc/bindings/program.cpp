@@ -66,10 +66,10 @@ void bind_program(nb::module_& m) {
            }, nb::arg("cosine"), nb::arg("sine"));
 
   nb::class_<Program>(m, "Program", "A recorded list of operations over static buffers.")
-      .def("__init__", [](Program* self, std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, int slots, int max_len, int vocabulary,
+      .def(nb::new_([](std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, int slots, int max_len, int vocabulary,
                           int max_rows, int max_logit_rows) {
-             new (self) Program(std::move(pool), std::move(kv), {slots, max_len, vocabulary, max_rows, max_logit_rows});
-           }, nb::arg("pool"), nb::arg("kv"), nb::arg("slots"), nb::arg("max_len"), nb::arg("vocabulary"), nb::arg("max_rows"), nb::arg("max_logit_rows"))
+             return std::make_shared<Program>(std::move(pool), std::move(kv), StepLimits{slots, max_len, vocabulary, max_rows, max_logit_rows});
+           }), nb::arg("pool"), nb::arg("kv"), nb::arg("slots"), nb::arg("max_len"), nb::arg("vocabulary"), nb::arg("max_rows"), nb::arg("max_logit_rows"))
       .def("buffer", [](Program& p, int64_t width, bool logits) { return p.add_buffer(width, domain_of(logits)); }, nb::arg("width"), nb::arg("logits") = false)
       .def("activations", [](Program& p, int64_t k, bool logits) { return p.add_activations(k, domain_of(logits)); }, nb::arg("k"), nb::arg("logits") = false)
       .def("embed", &Program::embed, nb::arg("weight"), nb::arg("scale"), nb::arg("x"))

@@ -80,6 +80,7 @@ void ThreadPool::call(int index) {
 }
 
 void ThreadPool::start(Function function, void* context) {
+  const std::lock_guard turn(region_);
   function_ = function;
   context_ = context;
   if (lanes_ > 1) {

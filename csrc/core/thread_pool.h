@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -50,7 +52,7 @@ class Claims {
   alignas(64) std::atomic<int64_t> next_{0};
 };
 
-class ThreadPool {
+class ThreadPool : public std::enable_shared_from_this<ThreadPool> {
  public:
   static constexpr int kSpinMicroseconds = 50;
 
@@ -63,7 +65,7 @@ class ThreadPool {
   int lanes() const { return lanes_; }
   void pin_caller() const { pin_to(0); }
 
-  // Runs f(Lane&) on every lane and joins. An exception of any lane is rethrown here (the first by lane number); a function
+  // Runs f(Lane&) on every lane and joins; callers on several threads take turns. An exception of any lane is rethrown here (the first by lane number); a function
   // that uses barrier() must not throw, or the other lanes would wait for ever.
   template <class F>
   void run(F&& f) {
@@ -85,6 +87,7 @@ class ThreadPool {
   Function function_ = nullptr;
   void* context_ = nullptr;
   std::vector<std::exception_ptr> errors_;
+  std::mutex region_;  // one region at a time: two callers take turns
   alignas(64) std::atomic<uint32_t> epoch_{0};
   alignas(64) std::atomic<uint32_t> running_{0};
   alignas(64) std::atomic<uint32_t> arrived_{0};

@@ -11,7 +11,7 @@
 
 namespace sapwood {
 
-class Weight {
+class Weight : public std::enable_shared_from_this<Weight> {
  public:
   // Packs `raw_size` bytes of `rows` x `k` weights (rows = output columns). Throws Error where the size does not match.
   static std::shared_ptr<Weight> pack(Format format, const std::byte* raw, int64_t raw_size, int64_t rows, int64_t k, ThreadPool& pool);

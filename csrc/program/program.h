@@ -10,7 +10,7 @@
 
 namespace sapwood {
 
-class Program {
+class Program : public std::enable_shared_from_this<Program> {
  public:
   Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits);
   Program(const Program&) = delete;

@@ -97,3 +97,15 @@ TEST(an_exception_in_a_lane_reaches_the_caller_and_the_pool_lives_on) {
   CHECK(hits == 2);
   CHECK_THROWS(ThreadPool(0));
 }
+
+TEST(callers_on_several_threads_take_turns) {
+  ThreadPool pool(2);
+  std::atomic<int> hits{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 3; c++)
+    callers.emplace_back([&] {
+      for (int i = 0; i < 100; i++) pool.run([&](Lane&) { hits++; });
+    });
+  for (auto& c : callers) c.join();
+  CHECK(hits == 600);
+}
