@@ -15,6 +15,12 @@ std::shared_ptr<Weight> pack(ThreadPool& pool, const std::string& format, Bytes 
   return Weight::pack(f, reinterpret_cast<const std::byte*>(raw.data()), int64_t(raw.size()), rows, k, pool);
 }
 
+std::shared_ptr<Weight> quantise(ThreadPool& pool, const std::string& format, Matrix values) {
+  const Format f = format_named(format);
+  nb::gil_scoped_release release;
+  return Weight::quantise(f, values.data(), int64_t(values.shape(0)), int64_t(values.shape(1)), pool);
+}
+
 OutMatrix dequantise(const Weight& weight, int64_t first, int64_t count) {
   require(first >= 0 && count >= 0 && first <= weight.rows() && count <= weight.rows() - first, "rows outside the weight");
   OutMatrix out = new_matrix(size_t(count), size_t(weight.k()));
@@ -63,6 +69,8 @@ NB_MODULE(_native, m) {
   nb::class_<Weight>(m, "Weight", "A packed weight matrix; rows are output columns.")
       .def_static("pack", &pack, nb::arg("pool"), nb::arg("format"), nb::arg("raw"), nb::arg("rows"), nb::arg("k"),
                   "Packs a GGUF tensor's bytes without loss. ValueError where the size does not fit the format.")
+      .def_static("quantise", &quantise, nb::arg("pool"), nb::arg("format"), nb::arg("values"),
+                  "Quantises float32 [rows, k] to q8_0 or q4_1 and packs it; k need not be a multiple of 32.")
       .def_prop_ro("rows", &Weight::rows)
       .def_prop_ro("k", &Weight::k)
       .def_prop_ro("format", [](const Weight& w) { return std::string(info(w.format()).name); })

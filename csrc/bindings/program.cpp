@@ -93,6 +93,8 @@ void bind_program(nb::module_& m) {
              p.check(step);
              return p.run(step);
            }, nb::arg("step"), "Replays on the calling thread; not while a stream runs the same program.")
+      .def("set_profiling", &Program::set_profiling, nb::arg("on"))
+      .def("profile", &Program::profile, "Nanoseconds by operation since profiling was turned on.")
       .def("rows", [](nb::handle self, int buffer) { return rows_of(nb::cast<Program&>(self), buffer, self); }, nb::arg("buffer"));
 
   nb::class_<ComputeStream::Result>(m, "StepResult")

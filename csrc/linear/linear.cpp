@@ -4,21 +4,39 @@
 
 #include "core/error.h"
 #include "linear/pack.h"
+#include "linear/quantise.h"
 
 namespace sapwood {
 
-Weight::Weight(Format format, int64_t rows, int64_t k)
-    : format_(format), rows_(rows), k_(k), packed_(size_t(packed_bytes(format, rows, k))) {}
+Weight::Weight(Format format, int64_t rows, int64_t k, int64_t padded_k)
+    : format_(format), rows_(rows), k_(k), padded_k_(padded_k), packed_(size_t(packed_bytes(format, rows, padded_k))) {}
 
 std::shared_ptr<Weight> Weight::pack(Format format, const std::byte* raw, int64_t raw_size, int64_t rows, int64_t k, ThreadPool& pool) {
   const int64_t expected = raw_bytes(format, rows, k);
   require(raw_size == expected, std::string("a ") + info(format).name + " weight of " + std::to_string(rows) + " x " + std::to_string(k) +
                                     " takes " + std::to_string(expected) + " bytes, not " + std::to_string(raw_size));
-  std::shared_ptr<Weight> weight(new Weight(format, rows, k));
+  std::shared_ptr<Weight> weight(new Weight(format, rows, k, k));
   const PackJob job{raw, rows, k, weight->packed_.data()};
   pool.run([&](Lane& lane) {
     const Span share = lane.share(weight->panels());
     pack_panels(format, job, share.begin, share.end);
+  });
+  return weight;
+}
+
+std::shared_ptr<Weight> Weight::quantise(Format format, const float* values, int64_t rows, int64_t k, ThreadPool& pool) {
+  require(format == Format::kQ8_0 || format == Format::kQ4_1, "weights are quantised at load to q8_0 or q4_1, not " + std::string(info(format).name));
+  raw_bytes(Format::kF32, rows, k);  // refuses sizes out of range
+  const int64_t padded = (k + kGroup - 1) / kGroup * kGroup, row_bytes = raw_bytes(format, 1, padded);
+  std::shared_ptr<Weight> weight(new Weight(format, rows, k, padded));
+  pool.run([&](Lane& lane) {
+    std::vector<std::byte> panel(size_t(row_bytes) * kPanelColumns);
+    const Span share = lane.share(weight->panels());
+    for (int64_t p = share.begin; p < share.end; p++) {  // a panel at a time: no second copy of the whole matrix
+      const int64_t first = p * kPanelColumns, count = std::min<int64_t>(kPanelColumns, rows - first);
+      for (int64_t r = 0; r < count; r++) quantise_row(format, values + (first + r) * k, k, panel.data() + r * row_bytes);
+      pack_panels(format, {panel.data(), count, padded, weight->packed_.data() + p * packed_bytes(format, 1, padded)}, 0, 1);
+    }
   });
   return weight;
 }
@@ -33,7 +51,10 @@ unsigned Weight::want() const {
 
 void Weight::read_row(int64_t row, float* out) const {
   require(row >= 0 && row < rows_, "row " + std::to_string(row) + " is outside a weight of " + std::to_string(rows_) + " rows");
-  unpack_column(format_, packed_.data(), k_, row, out);
+  if (padded_k_ == k_) return unpack_column(format_, packed_.data(), k_, row, out);
+  std::vector<float> padded(static_cast<size_t>(padded_k_));
+  unpack_column(format_, packed_.data(), padded_k_, row, padded.data());
+  std::copy_n(padded.begin(), k_, out);
 }
 
 Linear::Linear(std::vector<std::shared_ptr<Weight>> weights) : weights_(std::move(weights)) {

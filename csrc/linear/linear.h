@@ -16,6 +16,9 @@ class Weight : public std::enable_shared_from_this<Weight> {
   // Packs `raw_size` bytes of `rows` x `k` weights (rows = output columns). Throws Error where the size does not match.
   static std::shared_ptr<Weight> pack(Format format, const std::byte* raw, int64_t raw_size, int64_t rows, int64_t k, ThreadPool& pool);
 
+  // Quantises `rows` x `k` floats to kQ8_0 or kQ4_1 and packs them; k need not be a multiple of the group.
+  static std::shared_ptr<Weight> quantise(Format format, const float* values, int64_t rows, int64_t k, ThreadPool& pool);
+
   Format format() const { return format_; }
   int64_t rows() const { return rows_; }
   int64_t k() const { return k_; }
@@ -26,9 +29,9 @@ class Weight : public std::enable_shared_from_this<Weight> {
   void read_row(int64_t row, float* out) const;  // out[0..k): row `row` as fp32
 
  private:
-  Weight(Format format, int64_t rows, int64_t k);
+  Weight(Format format, int64_t rows, int64_t k, int64_t padded_k);
   Format format_;
-  int64_t rows_, k_;
+  int64_t rows_, k_, padded_k_;  // packed with padded_k_ >= k_ columns of which the last are zero
   Buffer packed_;
 };
 

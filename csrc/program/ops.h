@@ -37,11 +37,13 @@ struct StepContext {
 class Op {
  public:
   virtual ~Op() = default;
+  virtual const char* name() const = 0;
   virtual void prepare(const StepContext&) {}  // on the compute thread, before the region
   virtual void run(const Lane& lane, const StepContext& context) = 0;
 };
 
 struct EmbedOp final : Op {  // x[row] = scale * weight[token of the row]
+  const char* name() const override { return "embed"; }
   std::shared_ptr<Weight> weight;
   float scale;
   FloatBuffer* x;
@@ -51,6 +53,7 @@ struct EmbedOp final : Op {  // x[row] = scale * weight[token of the row]
 // x[row] += delta[row] (or += rms_norm(delta[row]) * delta_norm); out[row] = rms_norm(x[row]) * weight, quantised.
 // With an output in the logits domain only the rows that need logits are read.
 struct NormOp final : Op {
+  const char* name() const override { return "norm"; }
   FloatBuffer* x;
   FloatBuffer* delta = nullptr;
   std::vector<float> delta_norm, weight;
@@ -60,6 +63,7 @@ struct NormOp final : Op {
 };
 
 struct LinearOp final : Op {
+  const char* name() const override { return "linear"; }
   std::unique_ptr<Linear> linear;
   ActivationBuffer* input;
   FloatBuffer* out;
@@ -69,6 +73,7 @@ struct LinearOp final : Op {
 };
 
 struct BiasOp final : Op {  // x[row] += bias
+  const char* name() const override { return "bias"; }
   FloatBuffer* x;
   std::vector<float> bias;
   void run(const Lane&, const StepContext&) override;
@@ -76,6 +81,7 @@ struct BiasOp final : Op {  // x[row] += bias
 
 // qkv[row] = [query heads | key heads | value heads]: bias, norms and rotation in place; keys and values go to the pool.
 struct HeadsOp final : Op {
+  const char* name() const override { return "heads"; }
   FloatBuffer* qkv;
   int layer, query_heads, rotary_dim;
   float epsilon;
@@ -88,6 +94,7 @@ struct HeadsOp final : Op {
 };
 
 struct AttentionOp final : Op {
+  const char* name() const override { return "attention"; }
   std::shared_ptr<Attention> attention;
   const AttentionPlan* plan;  // built by the program for this op's window
   int layer;
@@ -102,6 +109,7 @@ enum class Gate : uint8_t { kSilu, kGeluTanh };
 
 // out = quantise(x), or quantise(gate(x[0..k)) * x[k..2k)).
 struct QuantiseOp final : Op {
+  const char* name() const override { return gated ? "gate" : "quantise"; }
   FloatBuffer* x;
   bool gated = false;
   Gate gate = Gate::kSilu;
@@ -110,6 +118,7 @@ struct QuantiseOp final : Op {
 };
 
 struct SoftCapOp final : Op {  // x = cap * tanh(x / cap)
+  const char* name() const override { return "soft_cap"; }
   FloatBuffer* x;
   float cap;
   void run(const Lane&, const StepContext&) override;
@@ -117,6 +126,7 @@ struct SoftCapOp final : Op {  // x = cap * tanh(x / cap)
 
 // The id of the largest logit of each row (the smallest id of equals) goes to the token table and to the step's result.
 struct ArgmaxOp final : Op {
+  const char* name() const override { return "argmax"; }
   FloatBuffer* logits;
   void run(const Lane&, const StepContext&) override;
 };

@@ -1,5 +1,7 @@
 #include "program/program.h"
 
+#include <chrono>
+
 #include "core/error.h"
 
 namespace sapwood {
@@ -172,6 +174,20 @@ void Program::check(const Step& step) const {
   tables_.check(step);
 }
 
+void Program::run_ops(const Lane& lane, const StepContext& context) {
+  using Clock = std::chrono::steady_clock;
+  const bool timed = profiling_ && lane.index == 0;
+  auto before = timed ? Clock::now() : Clock::time_point();
+  for (auto& op : ops_) {
+    op->run(lane, context);
+    lane.barrier();
+    if (!timed) continue;
+    const auto now = Clock::now();
+    profile_[op->name()] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
+    before = now;
+  }
+}
+
 std::vector<int32_t> Program::run(const Step& step) {
   tables_.apply(step);
   rows_.expand(step, tables_);
@@ -180,12 +196,7 @@ std::vector<int32_t> Program::run(const Step& step) {
   for (auto& p : plans_) p->plan.build(rows_.segments, p->options);
   const StepContext context{rows_, *kv_, sampled_};
   for (auto& op : ops_) op->prepare(context);
-  pool_->run([&](Lane& lane) {
-    for (auto& op : ops_) {
-      op->run(lane, context);
-      lane.barrier();
-    }
-  });
+  pool_->run([&](Lane& lane) { run_ops(lane, context); });
   return sampled_;
 }
 

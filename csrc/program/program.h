@@ -2,6 +2,7 @@
 // The CPU counterpart of a CUDA graph; decode, prefill and mixed steps replay the same list and nothing is padded.
 // Invariant: between two operations every lane passes a barrier; buffers are allocated once, when recording is finished.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,12 +48,16 @@ class Program : public std::enable_shared_from_this<Program> {
   std::vector<int32_t> run(const Step& step);
   FloatBuffer& buffer(int index);
   int64_t last_count(Domain domain) const { return int64_t(domain == Domain::kTokens ? rows_.tokens.size() : rows_.logit_rows.size()); }
+  // With profiling on, lane 0 adds up the nanoseconds between barriers, by operation name.
+  void set_profiling(bool on) { profiling_ = on, profile_.clear(); }
+  const std::map<std::string, int64_t>& profile() const { return profile_; }
   const SlotTables& tables() const { return tables_; }
 
  private:
   ActivationBuffer& activations(int index);
   template <class T>
   void record(T op) { recording(), ops_.push_back(std::make_unique<T>(std::move(op))); }
+  void run_ops(const Lane& lane, const StepContext& context);
   void recording() const;
   const AttentionPlan* plan_for(int window, int group);
   int64_t capacity(Domain domain) const;
@@ -71,7 +76,8 @@ class Program : public std::enable_shared_from_this<Program> {
   std::shared_ptr<Attention> attention_;
   std::vector<std::unique_ptr<Op>> ops_;
   std::vector<int32_t> sampled_;
-  bool finished_ = false;
+  bool finished_ = false, profiling_ = false;
+  std::map<std::string, int64_t> profile_;
 };
 
 }  // namespace sapwood

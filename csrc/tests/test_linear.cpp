@@ -220,3 +220,26 @@ TEST(weights_of_the_wrong_size_are_refused) {
   CHECK_THROWS(Linear({}));
   CHECK_THROWS(Linear({w, random_weight("q4_0", 16, 96, 1)}));
 }
+
+TEST(weights_quantised_at_load_may_have_any_width) {
+  for (const char* name : {"q8_0", "q4_1"})
+    for (int64_t k : {1, 31, 100, 256}) {
+      const int64_t n = 19;
+      test::Random random(static_cast<uint64_t>(k));
+      std::vector<float> values(static_cast<size_t>(n * k)), row(static_cast<size_t>(k));
+      for (auto& v : values) v = random.gauss();
+      ThreadPool pool(2);
+      const auto w = Weight::quantise(format_named(name), values.data(), n, k, pool);
+      CHECK(w->rows() == n && w->k() == k);
+      for (int64_t r = 0; r < n; r++) {
+        w->read_row(r, row.data());
+        for (size_t i = 0; i < size_t(k); i++) CHECK(std::fabs(row[i] - values[size_t(r * k) + i]) < (w->want() == kWant13 ? 0.02f : 0.25f));
+      }
+      const Setup s(11, k, 2);
+      CHECK(relative_error(*w, s, product(Linear({w}), s, 11, 2)) < 1e-6);
+    }
+  ThreadPool pool(1);
+  const float x = 1;
+  CHECK_THROWS(Weight::quantise(Format::kQ6_K, &x, 1, 1, pool));
+  CHECK_THROWS(Weight::quantise(Format::kQ8_0, &x, 0, 1, pool));
+}

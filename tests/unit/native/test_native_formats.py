@@ -108,3 +108,15 @@ def test_sizes_that_do_not_fit_are_refused(pool):
         native.Weight.pack(pool, "q4_0", raw, 4, 64).dequantise(3, 2)
     with pytest.raises(ValueError, match="instruction|unknown"):
         native.select_isa("sse9")
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_1"])
+@pytest.mark.parametrize("k", [37, 256])
+def test_floats_are_quantised_at_load(pool, name, k):
+    values = np.random.default_rng(7).normal(size=(20, k)).astype(np.float32)
+    weight = native.Weight.quantise(pool, name, values)
+    close = weight.dequantise(0, 20)
+    assert close.shape == values.shape and np.sqrt(np.mean((close - values) ** 2)) < (0.01 if name == "q8_0" else 0.1)
+    if k % 32 == 0:  # no worse than the gguf package's own rounding
+        theirs = gguf.quants.dequantize(gguf.quants.quantize(values, FORMATS[name]), FORMATS[name])
+        assert np.mean((close - values) ** 2) <= 1.02 * np.mean((theirs - values) ** 2)
