@@ -1,11 +1,9 @@
-"""Native CPU kernels of Sapwood."""
+"""Types of the compiled module; written by nanobind's stubgen, arrays abbreviated. The sources are in csrc/bindings/."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
-
 
 class NativeError(ValueError):
     pass
@@ -24,7 +22,6 @@ class ThreadPool:
     """Compute threads; the calling thread counts as one of them."""
 
     def __init__(self, threads: int, pin: bool = True) -> None: ...
-
     @property
     def threads(self) -> int: ...
 
@@ -32,53 +29,52 @@ class Weight:
     """A packed weight matrix; rows are output columns."""
 
     @staticmethod
-    def pack(pool: ThreadPool, format: str, raw: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, k: int) -> Weight:
+    def pack(pool: ThreadPool, format: str, raw: NDArray[numpy.uint8], rows: int, k: int) -> Weight:
         """
         Packs a GGUF tensor's bytes without loss. ValueError where the size does not fit the format.
         """
 
     @staticmethod
-    def quantise(pool: ThreadPool, format: str, values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> Weight:
+    def quantise(pool: ThreadPool, format: str, values: NDArray[numpy.float32]) -> Weight:
         """
         Quantises float32 [rows, k] to q8_0 or q4_1 and packs it; k need not be a multiple of 32.
         """
 
     @property
     def rows(self) -> int: ...
-
     @property
     def k(self) -> int: ...
-
     @property
     def format(self) -> str: ...
-
     @property
     def size_bytes(self) -> int: ...
-
-    def dequantise(self, first: int, count: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    def dequantise(self, first: int, count: int) -> NDArray[numpy.float32]:
         """Rows [first, first + count) as float32 [count, k]."""
 
-def linear(pool: ThreadPool, weights: Sequence[Weight], x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+def linear(pool: ThreadPool, weights: Sequence[Weight], x: NDArray[numpy.float32]) -> NDArray[numpy.float32]:
     """float32 [rows, k] -> float32 [rows, sum of the weights' rows]."""
 
 class KvPool:
     """KV pages of all layers; 16 tokens per page."""
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int, dtype: str = 'f16') -> None: ...
-
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int, dtype: str = "f16") -> None: ...
     @property
     def pages(self) -> int: ...
-
     @property
     def size_bytes(self) -> int: ...
-
-    def read_token(self, layer: int, location: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    def read_token(self, layer: int, location: int) -> NDArray[numpy.float32]:
         """float32 [2 * kv_heads, head_dim]: keys, then values."""
 
 class Step:
     """One step, as sapwood.core.plan describes it: integers only."""
 
-    def __init__(self, tokens: list, locations: list, copies: Annotated[NDArray[numpy.int32], dict(shape=(None, 2), order='C', device='cpu', writable=False)] | None, runs: Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order='C', device='cpu', writable=False)]) -> None:
+    def __init__(
+        self,
+        tokens: list[tuple[int, int, NDArray[numpy.int32]]],
+        locations: list[tuple[int, int, NDArray[numpy.int32]]],
+        copies: NDArray[numpy.int32] | None,
+        runs: NDArray[numpy.int32],
+    ) -> None:
         """
         tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples.
         """
@@ -86,58 +82,64 @@ class Step:
 class Rope:
     """Cosines and sines, each [max_len, rotary_dim / 2] flattened."""
 
-    def __init__(self, cosine: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], sine: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, cosine: NDArray[numpy.float32], sine: NDArray[numpy.float32]) -> None: ...
 
 class Program:
     """A recorded list of operations over static buffers."""
 
-    def __init__(self, pool: ThreadPool, kv: KvPool, slots: int, max_len: int, vocabulary: int, max_rows: int, max_logit_rows: int) -> None: ...
-
+    def __init__(
+        self, pool: ThreadPool, kv: KvPool, slots: int, max_len: int, vocabulary: int, max_rows: int, max_logit_rows: int
+    ) -> None: ...
     def buffer(self, width: int, logits: bool = False) -> int: ...
-
     def activations(self, k: int, logits: bool = False) -> int: ...
-
     def embed(self, weight: Weight, scale: float, x: int) -> None: ...
-
-    def norm(self, x: int, weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], epsilon: float, out: int, delta: int = -1, delta_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
-
+    def norm(
+        self,
+        x: int,
+        weight: NDArray[numpy.float32],
+        epsilon: float,
+        out: int,
+        delta: int = -1,
+        delta_norm: NDArray[numpy.float32] | None = None,
+    ) -> None: ...
     def linear(self, weights: Sequence[Weight], input: int, out: int) -> None: ...
-
-    def bias(self, x: int, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
-
-    def heads(self, qkv: int, layer: int, query_heads: int, rotary_dim: int, rope: Rope, epsilon: float = 9.999999974752427e-07, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, query_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, key_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
-
-    def attention(self, qkv: int, out: int, layer: int, query_heads: int, scale: float, soft_cap: float = 0.0, window: int = 0) -> None: ...
-
+    def bias(self, x: int, bias: NDArray[numpy.float32]) -> None: ...
+    def heads(
+        self,
+        qkv: int,
+        layer: int,
+        query_heads: int,
+        rotary_dim: int,
+        rope: Rope,
+        epsilon: float = 1e-6,
+        bias: NDArray[numpy.float32] | None = None,
+        query_norm: NDArray[numpy.float32] | None = None,
+        key_norm: NDArray[numpy.float32] | None = None,
+    ) -> None: ...
+    def attention(
+        self, qkv: int, out: int, layer: int, query_heads: int, scale: float, soft_cap: float = 0.0, window: int = 0
+    ) -> None: ...
     def quantise(self, x: int, out: int) -> None: ...
-
     def gate(self, x: int, kind: str, out: int) -> None: ...
-
     def soft_cap(self, x: int, cap: float) -> None: ...
-
     def argmax(self, logits: int) -> None: ...
-
     def finish(self) -> None: ...
-
     def run(self, step: Step) -> list[int]:
         """
         Replays on the calling thread; not while a stream runs the same program.
         """
 
     def set_profiling(self, on: bool) -> None: ...
-
     def profile(self) -> dict[str, int]:
         """Nanoseconds by operation since profiling was turned on."""
 
-    def rows(self, buffer: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]: ...
+    def rows(self, buffer: int) -> NDArray[numpy.float32]: ...
 
 class StepResult:
     @property
     def sampled(self) -> list[int]: ...
-
     @property
     def error(self) -> str: ...
-
     @property
     def nanoseconds(self) -> int: ...
 
@@ -145,13 +147,9 @@ class ComputeStream:
     """A native thread that replays launched steps in order, without the GIL."""
 
     def __init__(self, pool: ThreadPool) -> None: ...
-
     def launch(self, program: Program, step: Step) -> int: ...
-
     @property
     def completed(self) -> int: ...
-
     @property
     def event_fd(self) -> int: ...
-
     def wait(self, ticket: int) -> StepResult: ...

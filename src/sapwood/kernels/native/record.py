@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,14 @@ FloatArray = NDArray[np.float32]
 class WeightSource(Protocol):
     """What the recorder asks for; names as in `sapwood.weights.checkpoint`."""
 
-    def weight(self, name: str) -> Any:
-        """The packed matrix (`_native.Weight`), rows = outputs. Asked for twice, it may be packed once."""
+    def weight(self, name: str) -> _native.Weight:
+        """The packed matrix, rows = outputs. Asked for twice, it may be packed once."""
 
     def vector(self, name: str) -> FloatArray:
         """A norm's weight or a bias, contiguous float32."""
 
-    def rope(self, rope: RopeConfig) -> Any:
-        """Tables (`_native.Rope`) for positions [0, max_len); one object per kind of layer."""
+    def rope(self, rope: RopeConfig) -> _native.Rope:
+        """Tables for positions [0, max_len); one object per kind of layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ProgramLimits:
 class RecordedModel:
     """A finished program and the index of its logits buffer (`program.rows(logits)`: [sampling rows, vocabulary])."""
 
-    program: Any
+    program: _native.Program
     logits: int
 
 
@@ -62,7 +62,9 @@ class _Buffers:
     inner: int
 
 
-def record_decoder(config: ModelConfig, source: WeightSource, pool: Any, kv: Any, limits: ProgramLimits) -> RecordedModel:
+def record_decoder(
+    config: ModelConfig, source: WeightSource, pool: _native.ThreadPool, kv: _native.KvPool, limits: ProgramLimits
+) -> RecordedModel:
     """The whole step from token ids to the arg-max of the logits; `kv` must have the model's layers, heads and head_dim."""
     program = _native.Program(
         pool, kv, limits.num_slots, limits.max_len, config.vocab_size, limits.max_rows, limits.max_logit_rows
@@ -85,7 +87,7 @@ def record_decoder(config: ModelConfig, source: WeightSource, pool: Any, kv: Any
     return RecordedModel(program, logits)
 
 
-def _allocate(program: Any, config: ModelConfig) -> _Buffers:
+def _allocate(program: _native.Program, config: ModelConfig) -> _Buffers:
     heads = config.num_heads * config.head_dim
     return _Buffers(
         x=program.buffer(config.hidden_size),
@@ -100,7 +102,14 @@ def _allocate(program: Any, config: ModelConfig) -> _Buffers:
 
 
 def _norm(
-    program: Any, config: ModelConfig, source: WeightSource, name: str, buffers: _Buffers, out: int, delta: int, post: str | None
+    program: _native.Program,
+    config: ModelConfig,
+    source: WeightSource,
+    name: str,
+    buffers: _Buffers,
+    out: int,
+    delta: int,
+    post: str | None,
 ) -> None:
     """x += delta (normed by `post` first, where there is one); out = norm of x."""
     plus = 1.0 if config.norm_plus_one else 0.0
@@ -112,7 +121,7 @@ def _vectors(source: WeightSource, names: Sequence[str]) -> FloatArray:
     return np.concatenate([source.vector(name) for name in names])
 
 
-def _record_attention(program: Any, config: ModelConfig, source: WeightSource, buffers: _Buffers, layer: int) -> None:
+def _record_attention(program: _native.Program, config: ModelConfig, source: WeightSource, buffers: _Buffers, layer: int) -> None:
     at, kind = f"model.layers.{layer}.", config.layers[layer]
     previous = f"model.layers.{layer - 1}.post_feedforward_layernorm.weight" if config.post_norms else None
     _norm(
@@ -141,7 +150,7 @@ def _record_attention(program: Any, config: ModelConfig, source: WeightSource, b
         program.bias(buffers.delta, source.vector(at + "self_attn.o_proj.bias"))
 
 
-def _record_mlp(program: Any, config: ModelConfig, source: WeightSource, buffers: _Buffers, layer: int) -> None:
+def _record_mlp(program: _native.Program, config: ModelConfig, source: WeightSource, buffers: _Buffers, layer: int) -> None:
     at = f"model.layers.{layer}."
     before = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
     post = at + "post_attention_layernorm.weight" if config.post_norms else None
