@@ -37,22 +37,24 @@ class EngineSection:
     tp_size: int
     cpu_threads: int
     page_size: int
-    max_running_requests: int
+    max_running_requests: int | None
     mem_fraction_static: float | None
     kv_cache_bytes: int | None
     max_total_tokens: int | None
+    null_step_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
-    """What one step may hold. `chunked_prefill_size=None` means no limit on one step but `max_prefill_tokens`."""
+    """What one step may hold. `chunked_prefill_size` None is left to the memory plan, -1 does not cut prompts; neither exceeds
+    `max_prefill_tokens`."""
 
     policy: str
     mode: str
     prefix_cache: str
     chunked_prefill_size: int | None
     max_prefill_tokens: int
-    max_running_requests: int
+    max_running_requests: int | None
     conservativeness: float
     overlap: bool
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sapwood.core.units import div_ceil
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding of one kind of layer. `kind`: default, linear, llama3 or yarn; `params` holds that kind's numbers.
+    """Rotary embedding of one kind of layer. `kind`: default, linear, llama3, yarn or factors; `params` holds its numbers.
 
     linear: factor. llama3: factor, low_freq_factor, high_freq_factor, original_max_position. yarn: factor, beta_fast,
-    beta_slow, original_max_position, attention_factor (already resolved: scales cos and sin).
+    beta_slow, original_max_position, attention_factor (already resolved: scales cos and sin). factors: what each frequency
+    is divided by, in order, named "0", "1", … (all that GGUF keeps of llama3).
     """
 
     kind: str
@@ -74,5 +77,5 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1) -> int:
         """Bytes of K and V that one token takes on one rank in all layers; heads are replicated when ranks exceed them."""
-        heads = max(1, self.num_kv_heads // tp_size)
+        heads = div_ceil(self.num_kv_heads, tp_size)  # of the rank that holds most, where they do not divide evenly
         return 2 * self.num_layers * heads * self.head_dim * element_bytes

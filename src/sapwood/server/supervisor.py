@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import subprocess
 import sys
 import threading
@@ -19,6 +20,11 @@ import msgspec
 
 from sapwood.errors import EngineFailed
 from sapwood.messages.types import Ready
+
+KILLED_S = 5.0
+"""How long the system may take to end a killed process."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +85,14 @@ class Supervisor:
         return {name: process.pid for name, process in self._processes.items()}
 
     async def stop(self, grace_s: float) -> None:
-        """End all children: they were asked to drain, get `grace_s` to do so, then SIGTERM, then SIGKILL. Idempotent."""
+        """End all children: they were asked to drain and get `grace_s` to do so, then they are killed. Idempotent."""
         self._stopping = True
-        for patience_s, end in ((grace_s, "terminate"), (1.0, "kill")):
-            if await self._all_ended(patience_s):
-                return
-            for process in self._processes.values():
+        if not await self._all_ended(grace_s):
+            for name, process in self._processes.items():
                 if process.poll() is None:
-                    getattr(process, end)()
-        await self._all_ended(5.0)
+                    logger.warning("the %s process did not end within %.0f s and is killed", name, grace_s)
+                    process.kill()
+            await self._all_ended(KILLED_S)
 
     async def _all_ended(self, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):

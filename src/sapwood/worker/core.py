@@ -7,6 +7,7 @@ as in a worker process, so what holds for one holds for the other.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sapwood.core.plan import Engine, StepResult
@@ -25,8 +26,9 @@ class WorkerNews:
 
 @dataclass(slots=True)
 class LocalPort:
-    """A `Port` whose mailbox is a list."""
+    """A `Port` whose mailbox is a list; `share` passes each step's inputs on to the other ranks."""
 
+    share: Callable[[StepInputs], None]
     messages: list[ToWorker] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -34,7 +36,9 @@ class LocalPort:
     def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
         """Never blocks: the driver only turns the loop when there is something to do."""
         messages, self.messages = self.messages, []
-        return StepInputs(messages=messages, results=results, now_s=time.monotonic())
+        inputs = StepInputs(messages=messages, results=results, now_s=time.monotonic())
+        self.share(inputs)
+        return inputs
 
     def publish(self, outcome: StepOutcome) -> None:
         self.events += outcome.events
@@ -50,10 +54,12 @@ class LocalPort:
 class WorkerCore:
     """Rank 0 without a process around it."""
 
-    def __init__(self, scheduler: Scheduler, engine: Engine, overlap: bool) -> None:
+    def __init__(
+        self, scheduler: Scheduler, engine: Engine, overlap: bool, share: Callable[[StepInputs], None] = lambda inputs: None
+    ) -> None:
         self.scheduler = scheduler
         self.engine = engine
-        self._port = LocalPort()
+        self._port = LocalPort(share)
         self._turns = (overlapped if overlap else plain)(scheduler, engine, self._port)
 
     def step(self, messages: list[ToWorker]) -> WorkerNews:

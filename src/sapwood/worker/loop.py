@@ -12,7 +12,7 @@ published before anything is waited for. Both are generators that yield once per
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Protocol
 
 from sapwood.core.plan import Engine, StepResult
@@ -32,7 +32,7 @@ class Port(Protocol):
         ...
 
 
-def plain(scheduler: Scheduler, engine: Engine, port: Port) -> Iterator[None]:
+def plain(scheduler: Scheduler, engine: Engine, port: Port) -> Generator[None]:
     """Decide, run, wait; one step at a time."""
     results: list[StepResult] = []
     while True:
@@ -42,7 +42,7 @@ def plain(scheduler: Scheduler, engine: Engine, port: Port) -> Iterator[None]:
         yield
 
 
-def overlapped(scheduler: Scheduler, engine: Engine, port: Port) -> Iterator[None]:
+def overlapped(scheduler: Scheduler, engine: Engine, port: Port) -> Generator[None]:
     """Decide step k while step k-1 runs."""
     results: list[StepResult] = []
     running = None

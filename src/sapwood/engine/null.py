@@ -1,0 +1,183 @@
+"""The null engine: the seam's whole contract without a model, in numpy, with a memory that notices every mistake.
+
+Owns a token table, a page table and a KV store of one 64-bit hash per location; does not decide. Invariant: before a row
+computes, every KV row it attends to must be the one that its own prefix produced; anything else is a violation, and changes the
+output too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult
+from sapwood.core.sampling import TokenLogprobs
+from sapwood.engine.null_model import NullModel, make_draw
+from sapwood.errors import EngineFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NullOptions:
+    """How the null engine behaves.
+
+    `eos_probability`: chance that a prefix ends. `step_time_s` and `token_time_s`: how long a step takes, and each of its tokens.
+    `is_racy`: apply starts, table writes and copies at launch, ahead of earlier steps that are still to compute, as an engine
+    with a second stream may; a plan that reuses what a launched step still touches then does damage. `is_strict`: a violation
+    raises EngineFailed (otherwise it is only recorded in `violations`).
+    """
+
+    eos_probability: float = 0.02
+    step_time_s: float = 0.0
+    token_time_s: float = 0.0
+    is_racy: bool = False
+    is_strict: bool = True
+
+
+class NullPending:
+    """A launched step; it computes when it, or a later one, is waited for (in order), never earlier."""
+
+    def __init__(self, engine: NullEngine, plan: StepPlan, ready_at_s: float) -> None:
+        self.plan = plan
+        self.result: StepResult | None = None
+        self._engine = engine
+        self._ready_at_s = ready_at_s
+
+    def done(self) -> bool:
+        """Whether its (virtual) time has passed."""
+        return self.result is not None or time.monotonic() >= self._ready_at_s
+
+    def wait(self) -> StepResult:
+        """Sleep until its time, compute what was launched up to here, return what it produced."""
+        delay_s = self._ready_at_s - time.monotonic()
+        if self.result is None and delay_s > 0.0:
+            time.sleep(delay_s)
+        self._engine.run_until(self)
+        assert self.result is not None
+        return self.result
+
+
+class NullEngine:
+    """An `Engine` of numpy arrays."""
+
+    def __init__(self, limits: EngineLimits, options: NullOptions | None = None) -> None:
+        self._limits = limits
+        self._options = options or NullOptions()
+        self.model = NullModel(limits.max_len, limits.vocab_size, self._options.eos_probability)
+        self.violations: list[str] = []
+        num_locations = limits.num_pages * limits.page_size
+        self._tokens = np.zeros((limits.num_slots, limits.max_len), dtype=np.int32)
+        self._table = np.full((limits.num_slots, limits.max_len), num_locations, dtype=np.int32)
+        self._kv = np.zeros(num_locations + 1, dtype=np.uint64)  # the last row is where an unwritten table entry points
+        self._starts: dict[int, SlotStart] = {}
+        self._launched: deque[NullPending] = deque()
+        self._ready_at_s = 0.0
+        self._last_step = 0
+
+    @property
+    def limits(self) -> EngineLimits:
+        """The facts that scheduling works with."""
+        return self._limits
+
+    def launch(self, plan: StepPlan) -> NullPending:
+        """Queue one step."""
+        if plan.step <= self._last_step:
+            self._report(f"step {plan.step} was launched after step {self._last_step}")
+        self._last_step = plan.step
+        duration_s = self._options.step_time_s + self._options.token_time_s * plan.num_tokens
+        self._ready_at_s = max(self._ready_at_s, time.monotonic()) + duration_s
+        pending = NullPending(self, plan, self._ready_at_s if duration_s else 0.0)
+        self._launched.append(pending)
+        if self._options.is_racy:
+            self._move_state(plan)
+        return pending
+
+    def run_until(self, pending: NullPending) -> None:
+        """Compute launched steps, oldest first, up to `pending`."""
+        while pending.result is None:
+            oldest = self._launched.popleft()
+            if not self._options.is_racy:
+                self._move_state(oldest.plan)
+            oldest.result = self._compute(oldest.plan)
+
+    def close(self) -> None:
+        """Compute what is still queued."""
+        while self._launched:
+            self.run_until(self._launched[-1])
+
+    # ------------------------------------------------------------------------------------------------- state
+    def _move_state(self, plan: StepPlan) -> None:
+        for start in plan.starts:
+            self._starts[start.slot] = start
+            self._tokens[start.slot, : len(start.token_ids)] = start.token_ids
+            self._table[start.slot] = len(self._kv) - 1
+        for write in plan.writes:
+            end = write.position + len(write.locations)
+            if end > self._limits.max_len or not ((write.locations >= 0) & (write.locations < len(self._kv) - 1)).all():
+                self._report(f"step {plan.step}: a table write of slot {write.slot} reaches outside the table or the pool")
+            self._table[write.slot, write.position : end] = write.locations
+        if len(plan.copies):
+            self._kv[plan.copies[:, 1]] = self._kv[plan.copies[:, 0]]
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        token_ids: list[int] = []
+        logprobs: dict[int, TokenLogprobs] = {}
+        prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
+        for index, row in enumerate(plan.rows):
+            start = self._starts[row.slot]
+            if row.count < 1:
+                raise EngineFailed(f"step {plan.step}: the row of slot {row.slot} computes nothing; report this as a bug")
+            contexts = self._forward(plan.step, row, start)
+            token_ids.append(self._sample(row, start, contexts[-1]) if row.samples else -1)
+            if row.samples and start.logprobs.output:
+                logprobs[index] = self.model.logprobs(contexts[-1], token_ids[-1], start.logprobs)
+            report = self._report_prompt(row, start, contexts)
+            if report is not None:
+                prompt_logprobs[index] = report
+        return StepResult(plan.step, token_ids, logprobs, prompt_logprobs)
+
+    def _forward(self, step: int, row: RowRun, start: SlotStart) -> list[int]:
+        """Store the KV of the row's positions and attend; the context value of each, or of the last only when that is enough."""
+        end = row.first + row.count
+        locations = self._table[row.slot, :end]
+        truth = self.model.content(self._tokens[row.slot, :end])
+        if (self._kv[locations[: row.first]] != truth[: row.first]).any():
+            bad = int(np.flatnonzero(self._kv[locations[: row.first]] != truth[: row.first])[0])
+            self._report(
+                f"step {step}: slot {row.slot} attends to position {bad} of {row.first} at location {int(locations[bad])},"
+                " whose KV is not that of its prefix"
+            )
+        self._kv[locations[row.first :]] = truth[row.first :]
+        if int(locations[row.first :].max()) == len(self._kv) - 1:
+            self._report(f"step {step}: slot {row.slot} computes positions {row.first}..{end} without pages for them")
+        wants_all = start.logprobs.prompt_start is not None and row.first + 1 < len(start.token_ids)
+        return self.model.contexts(self._kv[locations], row.first if wants_all else end - 1)
+
+    def _sample(self, row: RowRun, start: SlotStart, context: int) -> int:
+        position = row.first + row.count
+        draw = make_draw(start.params, start.sample_index, position)
+        token_id = self.model.choose(context, start.params, draw, position - start.num_prompt)
+        self._tokens[row.slot, position] = token_id
+        return token_id
+
+    def _report_prompt(self, row: RowRun, start: SlotStart, contexts: list[int]) -> tuple[int, list[TokenLogprobs]] | None:
+        """Log-probabilities of the prompt positions that this row's positions predict."""
+        if start.logprobs.prompt_start is None:
+            return None
+        first = max(row.first + 1, start.logprobs.prompt_start)
+        end = min(row.first + row.count + 1, start.num_prompt)
+        if first >= end:
+            return None
+        tokens = self._tokens[row.slot]
+        entries = [
+            self.model.logprobs(contexts[position - 1 - row.first], int(tokens[position]), start.logprobs)
+            for position in range(first, end)
+        ]
+        return first, entries
+
+    def _report(self, violation: str) -> None:
+        self.violations.append(violation)
+        if self._options.is_strict:
+            raise EngineFailed(f"the null engine found damage: {violation}")

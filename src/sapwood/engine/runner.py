@@ -1,0 +1,191 @@
+"""The torch engine: applies plans, in order, to its tables, KV store, model and sampler on one compute stream.
+
+Knows slots, positions and locations, not requests. Invariant: everything that a plan changes is changed on the compute stream,
+so plans take effect in the order of their launches and the launching thread never waits for the device.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult, TableWrite
+from sapwood.core.sampling import TokenLogprobs
+from sapwood.device import Launched, Stream
+from sapwood.distributed.group import Group
+from sapwood.engine.batch import PromptReport, SampleRows, build_batch, prompt_reports, sample_rows
+from sapwood.engine.sampler import LogprobRows, Sampled, Sampler
+from sapwood.errors import EngineFailed, SapwoodError
+from sapwood.kvcache.store import KVStore
+from sapwood.models import Decoder
+
+logger = logging.getLogger(__name__)
+
+SCORED_ROWS_AT_ONCE = 64
+"""Rows of logits that exist at a time while prompt log-probabilities are reduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPrompt:
+    """Prompt log-probabilities of one row, on their way to the host in blocks."""
+
+    row: int
+    position: int
+    blocks: list[LogprobRows]
+
+    def to_list(self) -> list[TokenLogprobs]:
+        """One entry per position, from `position` on."""
+        return [entry for block in self.blocks for entry in block.to_list()]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step leaves behind; its tensors may be read once the step has finished on the device."""
+
+    num_rows: int
+    sampling: SampleRows
+    sampled: Sampled | None
+    prompts: list[ScoredPrompt]
+
+    def to_result(self, step: int) -> StepResult:
+        """The result for the scheduler, in the order of the plan's rows."""
+        prompts = {prompt.row: (prompt.position, prompt.to_list()) for prompt in self.prompts}
+        token_ids = [-1] * self.num_rows
+        if self.sampled is None:
+            return StepResult(step, token_ids, prompt_logprobs=prompts)
+        rows = self.sampling.rows
+        for row, token_id in zip(rows, self.sampled.host_ids.tolist(), strict=True):
+            token_ids[row] = token_id
+        logprobs = {rows[index]: entry for index, entry in self.sampled.logprobs().items()}
+        return StepResult(step, token_ids, logprobs, prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A launched step; see `core.plan.Pending`."""
+
+    step: int
+    launched: Launched[StepOutput]
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self.launched.done()
+
+    def wait(self) -> StepResult:
+        """The step's result; raises EngineFailed when the step failed (out of memory, say), whose cause is logged."""
+        try:
+            return self.launched.result().to_result(self.step)
+        except SapwoodError:
+            raise
+        except torch.OutOfMemoryError as error:
+            logger.error("step %d ran out of memory", self.step, exc_info=error)
+            advice = "restart the server with a smaller --mem-fraction-static"
+            raise EngineFailed(f"step {self.step} ran out of device memory; {advice}") from error
+        except Exception as error:
+            logger.error("step %d failed", self.step, exc_info=error)
+            raise EngineFailed(f"step {self.step} failed on the device; see the server's log, then restart it") from error
+
+
+class TorchEngine:
+    """Implements `core.plan.Engine` for one rank. All ranks launch the same plans; rank 0 samples for all."""
+
+    def __init__(
+        self, limits: EngineLimits, model: Decoder, store: KVStore, sampler: Sampler, group: Group, stream: Stream
+    ) -> None:
+        device = store.device
+        self._limits, self._model, self._store = limits, model, store
+        self._sampler, self._group, self._stream = sampler, group, stream
+        self._token_table = torch.zeros(limits.num_slots, limits.max_len, dtype=torch.int32, device=device)
+        self._page_table = torch.zeros_like(self._token_table)
+        self._scored: dict[int, SlotStart] = {}
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What the scheduler has to know."""
+        return self._limits
+
+    @property
+    def stream(self) -> Stream:
+        """The compute stream, to be polled for finished steps."""
+        return self._stream
+
+    def launch(self, plan: StepPlan) -> PendingStep:
+        """Queue one step and return; see `core.plan.Engine`."""
+        return PendingStep(plan.step, self._stream.submit(lambda: self._run(plan)))
+
+    def close(self) -> None:
+        """Wait for launched steps and end the stream."""
+        self._stream.close()
+
+    @torch.inference_mode()
+    def _run(self, plan: StepPlan) -> StepOutput:
+        for start in plan.starts:
+            self._start(start)
+        if plan.writes:
+            self._write_locations(plan.writes)
+        if len(plan.copies):
+            sources, targets = self._to_device(plan.copies.astype(np.int64).T)
+            self._store.copy_rows(sources, targets)
+        if not plan.rows:
+            return StepOutput(0, sample_rows(()), None, [])
+        batch = build_batch(plan.rows, self._token_table, self._page_table)
+        hidden = self._model.forward(batch.token_ids, batch.geometry, self._store.layers)
+        return self._read_out(plan.rows, hidden)
+
+    def _start(self, start: SlotStart) -> None:
+        self._token_table[start.slot, : len(start.token_ids)] = self._to_device(start.token_ids)
+        self._sampler.start(start)
+        self._scored.pop(start.slot, None)
+        if start.logprobs.prompt_start is not None:
+            self._scored[start.slot] = start
+
+    def _write_locations(self, writes: tuple[TableWrite, ...]) -> None:
+        """All writes in one scatter; where two of them touch the same entry, the later one holds."""
+        starts = [write.slot * self._limits.max_len + write.position for write in writes]
+        entries = np.concatenate([start + np.arange(len(w.locations)) for start, w in zip(starts, writes, strict=True)])
+        locations = np.concatenate([write.locations for write in writes])
+        entries, last = np.unique(entries[::-1], return_index=True)
+        self._page_table.view(-1)[self._to_device(entries)] = self._to_device(locations[::-1][last])
+
+    def _read_out(self, rows: tuple[RowRun, ...], hidden: Tensor) -> StepOutput:
+        prompts = [self._score(report, hidden) for report in prompt_reports(rows, self._scored)]
+        sampling = sample_rows(rows)
+        if not sampling.rows:
+            return StepOutput(len(rows), sampling, None, prompts)
+        slots, positions, tokens = (
+            self._to_device(np.array(part)) for part in (sampling.slots, sampling.positions, sampling.tokens)
+        )
+        sampled = self._sample(sampling, self._model.logits(hidden, tokens))
+        self._token_table[slots, positions] = sampled.token_ids.to(self._token_table.dtype)
+        return StepOutput(len(rows), sampling, sampled, prompts)
+
+    def _sample(self, sampling: SampleRows, logits: Tensor) -> Sampled:
+        """Rank 0 chooses; the others learn its ids."""
+        if self._group.rank == 0:
+            sampled = self._sampler.sample(logits, sampling.slots, sampling.positions, self._token_table)
+            self._group.broadcast_(sampled.token_ids)
+            return sampled
+        token_ids = torch.empty(len(sampling.rows), dtype=torch.int64, device=logits.device)
+        self._group.broadcast_(token_ids)
+        return Sampled(token_ids, token_ids.to("cpu", non_blocking=True))
+
+    def _score(self, report: PromptReport, hidden: Tensor) -> ScoredPrompt:
+        """Prompt log-probabilities, reduced block by block (every rank takes part in the logits, rank 0 reads them)."""
+        blocks = []
+        for offset in range(0, len(report.target_ids), SCORED_ROWS_AT_ONCE):
+            targets = report.target_ids[offset : offset + SCORED_ROWS_AT_ONCE]
+            first = report.token + offset
+            logits = self._model.logits(hidden, torch.arange(first, first + len(targets), device=hidden.device))
+            if self._group.rank == 0:
+                blocks.append(self._sampler.score(logits, report.slot, targets.tolist()))
+        return ScoredPrompt(report.row, report.position, blocks)
+
+    def _to_device(self, array: NDArray[Any]) -> Tensor:
+        """A copy, since plans belong to the scheduler (and their arrays may be read-only)."""
+        return torch.tensor(array, device=self._token_table.device)

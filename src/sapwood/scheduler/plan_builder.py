@@ -1,0 +1,67 @@
+"""Collects what one step does and freezes it into a StepPlan.
+
+Owns the arrays of a plan under construction; does not decide. Invariant: whatever a row of the plan reads was written to the page
+table by this plan or an earlier one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sapwood.core.plan import EngineLimits, Int32Array, RowRun, SlotStart, StepPlan, TableWrite, no_copies
+from sapwood.scheduler.resident import Resident
+
+
+class PlanBuilder:
+    """One plan in the making. `residents[i]` is the request behind `rows[i]`."""
+
+    def __init__(self, step: int, limits: EngineLimits) -> None:
+        self.step = step
+        self.rows: list[RowRun] = []
+        self.residents: list[Resident] = []
+        self._limits = limits
+        self._offsets = np.arange(limits.page_size, dtype=np.int32)
+        self._starts: list[SlotStart] = []
+        self._writes: list[TableWrite] = []
+        self._copies: list[Int32Array] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the step would neither compute nor move anything."""
+        return not (self.rows or self._writes)
+
+    def start(self, resident: Resident) -> None:
+        """The resident takes its slot, with all its pages."""
+        request = resident.request
+        logprobs = request.engine_logprobs()
+        self._starts.append(
+            SlotStart(resident.slot, request.ids(), request.num_prompt, request.params, logprobs, request.sample_index)
+        )
+        self.write_pages(resident, 0, len(resident.pages))
+
+    def write_pages(self, resident: Resident, first: int, end: int) -> None:
+        """Point the resident's row to its pages [first, end)."""
+        size = self._limits.page_size
+        position = first * size
+        pages = np.array(resident.pages[first:end], dtype=np.int32)
+        locations = pages if size == 1 else np.add.outer(pages * np.int32(size), self._offsets).ravel()
+        self._writes.append(TableWrite(resident.slot, position, locations[: self._limits.max_len - position]))
+
+    def copy_rows(self, source_page: int, resident: Resident, page_index: int, num_rows: int) -> None:
+        """Copy the first `num_rows` rows of a page into one of the resident's own."""
+        size = self._limits.page_size
+        ends = np.array([source_page, resident.pages[page_index]], dtype=np.int32) * np.int32(size)
+        self._copies.append(ends + self._offsets[:num_rows, None])
+
+    def run(self, resident: Resident, count: int) -> None:
+        """Compute the resident's next `count` positions."""
+        request = resident.request
+        first = request.num_computed
+        self.rows.append(RowRun(resident.slot, first, count, request.launch(count)))
+        self.residents.append(resident)
+        resident.last_step = self.step
+
+    def build(self) -> StepPlan:
+        """The finished plan."""
+        copies = np.concatenate(self._copies) if self._copies else no_copies()
+        return StepPlan(self.step, tuple(self._starts), tuple(self._writes), copies, tuple(self.rows))

@@ -1,0 +1,70 @@
+"""What a confirmed row means for its request: new ids, log-probabilities, an ending.
+
+Owns the rules of ending on ids and lengths; does not move pages. Invariant: a request that has ended takes nothing in any more.
+"""
+
+from __future__ import annotations
+
+from sapwood.core.plan import EngineLimits, RowRun, StepResult
+from sapwood.core.request import Request
+from sapwood.errors import EngineFailed
+from sapwood.messages.types import Finish, TokenEvent
+
+LENGTH = Finish("length")
+
+
+def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits: EngineLimits) -> TokenEvent | None:
+    """Take in row `index` of a finished step; the event it makes, None for a prompt chunk that has nothing to tell yet."""
+    request.confirm(row.first + row.count)
+    if not request.report.is_complete and index in result.prompt_logprobs:
+        request.report.add(*result.prompt_logprobs[index])
+    if not row.samples:
+        if request.num_confirmed < request.num_known or request.max_len > request.num_prompt:
+            return None
+        return make_event(request, finish=LENGTH)
+    token_id = result.token_ids[index]
+    if not 0 <= token_id < limits.vocab_size:
+        return make_event(request, finish=_broken(token_id))
+    position = request.num_completion
+    request.append(token_id)
+    return TokenEvent(
+        request.number,
+        position,
+        [token_id],
+        _ending(request, token_id, position, limits),
+        request.num_cached,
+        request.num_retractions,
+        [result.logprobs[index]] if request.logprobs.output else None,
+        request.report.take(),
+    )
+
+
+def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
+    """An event without new ids."""
+    return TokenEvent(
+        request.number,
+        request.num_completion,
+        [],
+        finish,
+        max(request.num_cached, 0),
+        request.num_retractions,
+        prompt_logprobs=request.report.take(),
+    )
+
+
+def _broken(token_id: int) -> Finish:
+    message = f"the model produced the impossible token id {token_id}; try again, and report it if it happens again"
+    return Finish("error", None, message, EngineFailed.status, EngineFailed.code)
+
+
+def _ending(request: Request, token_id: int, position: int, limits: EngineLimits) -> Finish | None:
+    """How completion token `position` ends the request, if it does.
+
+    `ignore_eos` turns off both the model's end-of-sequence ids and `stop_token_ids`, as SGLang does. An id that ends the request
+    says more than reaching the length at the same time, so it is looked at first.
+    """
+    params = request.params
+    ends = token_id in limits.eos_token_ids or token_id in params.stop_token_ids
+    if ends and not params.ignore_eos and position >= params.min_new_tokens:
+        return Finish("stop", token_id)
+    return LENGTH if request.num_ids >= request.max_len else None

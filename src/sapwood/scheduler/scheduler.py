@@ -1,0 +1,180 @@
+"""One scheduling decision: take in results and messages, say what happened, plan the next step.
+
+Owns the order of a step and the running totals; custody of pages, admission, decoding and endings are its parts'. Invariant:
+`step` is a pure function of state and inputs, never raises on request data, and gives every request exactly one terminal event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from sapwood.core.plan import EngineLimits, StepPlan, StepResult
+from sapwood.core.request import RequestState
+from sapwood.messages.types import Answer, StepInputs, StepStats, TokenEvent
+from sapwood.scheduler.budget import FixedBudget
+from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.decode import Decoder
+from sapwood.scheduler.inbox import Inbox
+from sapwood.scheduler.memory import Reservation
+from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.plan_builder import PlanBuilder
+from sapwood.scheduler.prefill import Prefiller
+from sapwood.scheduler.resident import Resident
+from sapwood.scheduler.results import absorb
+from sapwood.scheduler.roster import Roster
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a decision says: the step to launch (None: nothing can be launched now), news of requests, replies to questions."""
+
+    plan: StepPlan | None
+    events: list[TokenEvent]
+    answers: list[Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A plan that was handed out and not yet confirmed, with the request behind each of its rows."""
+
+    plan: StepPlan
+    residents: list[Resident]
+
+
+class Scheduler:
+    """Decides for one replica. Every plan that `step` returns must be launched, and its result passed to a later `step`, in
+    order; one or more plans may be in flight meanwhile."""
+
+    def __init__(self, limits: EngineLimits, options: SchedulerOptions) -> None:
+        self._limits = limits
+        self._options = options
+        self._custody = Custody(limits, options)
+        self._roster = Roster(self._custody)
+        self._reservation = Reservation(options, limits.page_size)
+        self._budget = FixedBudget(options.step_token_budget, limits.page_size)
+        self._inbox = Inbox(limits, options, self._roster, self._custody)
+        self._prefiller = Prefiller(self._custody, self._roster, self._reservation, options)
+        self._decoder = Decoder(self._custody, self._roster, self._reservation)
+        self._in_flight: deque[Launched] = deque()
+        self._num_steps = 0
+        self._confirmed_step = 0
+        self._num_computed_tokens = 0
+        self._num_generated_tokens = 0
+        self._num_violations = 0
+
+    # ------------------------------------------------------------------------------------------------- the step
+    def step(self, inputs: StepInputs) -> StepOutcome:
+        """Results first, then messages in their order, then the plan."""
+        self._budget.observe(inputs)
+        events: list[TokenEvent] = []
+        for result in inputs.results:
+            self._confirm(result, events)
+        answers: list[Answer] = []
+        for message in inputs.messages:
+            self._roster.settle(self._confirmed_step)
+            self._inbox.take(message, self.stats, events, answers)
+        self._roster.settle(self._confirmed_step)
+        if not self._roster.live:
+            self._reservation.on_idle()
+        return StepOutcome(self._plan(), events, answers)
+
+    def _confirm(self, result: StepResult, events: list[TokenEvent]) -> None:
+        if not self._in_flight or self._in_flight[0].plan.step != result.step:
+            raise RuntimeError(f"the result of step {result.step} came out of order; pass every launched step's, oldest first")
+        launched = self._in_flight.popleft()
+        self._confirmed_step = result.step
+        self._custody.settle(result.step)
+        for index, (resident, row) in enumerate(zip(launched.residents, launched.plan.rows, strict=True)):
+            request = resident.request
+            if request.state.is_terminal:
+                continue
+            event = absorb(request, row, index, result, self._limits)
+            if event is not None:
+                events.append(event)
+                self._num_generated_tokens += len(event.token_ids)
+                if event.finish is not None:
+                    state = RequestState.FAILED if event.finish.kind == "error" else RequestState.FINISHED
+                    self._roster.end(request, state)
+            if not resident.is_leaving:
+                self._custody.publish(resident, soon=row.first < request.num_prompt)
+
+    def _plan(self) -> StepPlan | None:
+        """Decodes and prompts together, or (prefill-first) decodes only when no prompt can be computed.
+
+        Rows are re-pointed first, because the duplicates that this frees may be the very pages that the step needs; when no
+        row can run, the plan moves only state.
+        """
+        builder = PlanBuilder(self._num_steps + 1, self._limits)
+        self._custody.repoint(builder)
+        self._custody.settle(self._confirmed_step)
+        if self._options.mode == "mixed":
+            self._decoder.fill(builder, self._confirmed_step)
+            self._prefiller.fill(builder, self._budget.prompt_tokens(len(builder.rows)))
+        else:
+            self._prefiller.fill(builder, self._budget.prompt_tokens(0))
+            if not builder.rows:
+                self._decoder.fill(builder, self._confirmed_step)
+        if builder.is_empty:
+            return None
+        plan = builder.build()
+        self._in_flight.append(Launched(plan, builder.residents))
+        self._num_steps = builder.step
+        self._num_computed_tokens += plan.num_tokens
+        return plan
+
+    # ------------------------------------------------------------------------------------------------- questions
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is unfinished or a launched step unconfirmed."""
+        return bool(self._roster.live or self._roster.leaving or self._in_flight)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do until a message arrives."""
+        return not self.has_work
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether Drain was asked: nothing new is accepted, and the worker may exit once idle."""
+        return self._inbox.is_draining
+
+    @property
+    def suspects(self) -> list[int]:
+        """Numbers of the requests in launched, unconfirmed steps."""
+        return [resident.request.number for launched in self._in_flight for resident in launched.residents]
+
+    def stats(self) -> StepStats:
+        """Gauges and running totals as of now."""
+        index, pool = self._custody.index, self._custody.pool
+        return StepStats(
+            num_running=len(self._roster.running),
+            num_waiting=self._roster.num_waiting,
+            num_pages=pool.num_pages,
+            num_free_pages=pool.num_free,
+            num_cached_pages=index.num_pages,
+            num_evictable_pages=index.num_evictable,
+            page_size=pool.page_size,
+            steps_total=self._num_steps,
+            prompt_tokens_total=self._prefiller.num_prompt_tokens,
+            cached_tokens_total=self._prefiller.num_cached_tokens,
+            computed_tokens_total=self._num_computed_tokens,
+            generated_tokens_total=self._num_generated_tokens,
+            retractions_total=self._decoder.num_retractions,
+            evicted_pages_total=index.num_evicted_total,
+            stale_messages_total=self._inbox.num_stale,
+            law_violations_total=self._num_violations,
+            new_token_ratio=self._reservation.ratio,
+        )
+
+    def check(self) -> list[str]:
+        """Prove the law of pages; one line per violation (counted), none when it holds.
+
+        Walks every page: for tests, and for moments when nothing else is to do. A law broken while idle is mended on the spot
+        by starting over with an empty index.
+        """
+        problems = self._custody.violations([*self._roster.running, *self._roster.leaving])
+        self._num_violations += len(problems)
+        if problems and self.idle:
+            self._custody.rebuild()
+        return problems

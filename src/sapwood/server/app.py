@@ -1,0 +1,69 @@
+"""The HTTP application: routes, guards and error handling put together.
+
+Owns nothing at run time. Invariant: no request gets past the guards, and every failure leaves in the shape of `failures`.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from sapwood.errors import InvalidRequest, SapwoodError
+from sapwood.server.auth import KeyGuard
+from sapwood.server.context import ServerContext
+from sapwood.server.edge import Edge
+from sapwood.server.failures import MethodNotAllowed, RouteNotFound, error_response
+from sapwood.server.health import health_routes
+from sapwood.server.metrics import metrics_routes
+from sapwood.server.native.admin import admin_routes
+from sapwood.server.native.generate import generate_routes
+from sapwood.server.native.info import info_routes
+from sapwood.server.native.tokenize import tokenize_routes
+from sapwood.server.openai.chat import chat_routes
+from sapwood.server.openai.completions import completion_routes
+from sapwood.server.openai.models import model_routes
+from sapwood.server.openapi import describe
+
+FAMILIES = (health_routes, generate_routes, tokenize_routes, admin_routes, chat_routes, completion_routes, model_routes)
+
+
+def create_app(context: ServerContext) -> FastAPI:
+    """The application over a frontend that the caller feeds."""
+    version = metadata.version("sapwood")
+    app = FastAPI(title="Sapwood", version=version, redirect_slashes=False)
+    for make_routes in FAMILIES:
+        app.include_router(make_routes(context))
+    app.include_router(info_routes(context, version))
+    if context.settings.enable_metrics:
+        app.include_router(metrics_routes(context))
+    app.add_exception_handler(SapwoodError, _on_sapwood_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    settings = context.settings
+    app.add_middleware(KeyGuard, api_key=settings.api_key, admin_api_key=settings.admin_api_key, host=settings.host)
+    app.add_middleware(Edge, metrics=context.frontend.metrics)
+    describe(app)
+    return app
+
+
+async def _on_sapwood_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SapwoodError)
+    return error_response(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """What the router itself refuses: an unknown path or method."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    refused: InvalidRequest
+    match error.status_code:
+        case 404:
+            refused = RouteNotFound(f"there is no route {path}; /docs lists the routes")
+        case 405:
+            refused = MethodNotAllowed(f"{path} does not take {request.method[:20]}; /docs lists the methods")
+        case _:
+            refused = InvalidRequest(f"the request to {path} cannot be read; check its headers and body")
+    response = error_response(refused)
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,60 @@
+"""The outermost layer of the application: a request id on every response, and no exception past it.
+
+Knows ASGI alone. Invariant: an unexpected exception is logged with its request id and becomes a 500 that says nothing of it (or
+closes the connection, if the response had begun); whatever goes wrong, the server lives on.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sapwood.errors import EngineFailed
+from sapwood.observability.metrics import Metrics, NullMetrics
+from sapwood.server.failures import error_response
+
+REQUEST_ID = "x-request-id"
+_LEGAL_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+logger = logging.getLogger(__name__)
+
+
+class Edge:
+    """ASGI middleware around everything else."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics | NullMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        started = False
+
+        async def send_marked(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                self._metrics.observe_response(message["status"])
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID.encode(), request_id)]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_marked)
+        except Exception:  # the process border: reported to the log and to the client
+            logger.exception("request %s: %s %s failed unexpectedly", request_id.decode(), scope["method"], scope["path"])
+            if started:
+                raise
+            failure = EngineFailed("the server failed to handle this request; its log has the details")
+            await error_response(failure)(scope, receive, send_marked)
+
+
+def _request_id(scope: Scope) -> bytes:
+    """The client's id if it is fit to be sent back, else a new one."""
+    given = dict(scope["headers"]).get(REQUEST_ID.encode(), b"")
+    return given if _LEGAL_ID.fullmatch(given) else uuid.uuid4().hex.encode()

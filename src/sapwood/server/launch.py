@@ -1,0 +1,229 @@
+"""`sapwood serve`: the processes of one replica and the HTTP server in front of them, from start to a clean end.
+
+Composes sockets, children, frontend and uvicorn; decides what a dead child, a signal and a deadline mean. Invariant: however
+it ends, every client was answered, no child is left and no socket folder remains; the exit status is 0 only after a clean stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from sapwood.config.sections import Config, ModelOptions, ServerSection
+from sapwood.detokenizer.main import DetokenizerOrders
+from sapwood.errors import ConfigError, EngineFailed, SapwoodError
+from sapwood.messages.topology import Topology, create_topology
+from sapwood.messages.types import Answer, Ready, StepTexts
+from sapwood.observability.metrics import Metrics, NullMetrics
+from sapwood.server.app import create_app
+from sapwood.server.backend import ServedModel
+from sapwood.server.context import ServerContext
+from sapwood.server.frontend import Frontend
+from sapwood.server.limits import ServingLimits
+from sapwood.server.link import ReplicaLink
+from sapwood.server.supervisor import ChildSpec, Supervisor
+from sapwood.tokenizer.load import open_chat, open_tokenizer
+from sapwood.tokenizer.main import TokenizerOrders
+from sapwood.tokenizer.tokenizer import Tokenizer
+from sapwood.weights import catalog
+
+FAREWELL_S = 3.0
+"""How long a server whose engine died still answers, so that clients and health checks hear of it."""
+CHILD_GRACE_S = 5.0
+"""How long drained children may take to end by themselves."""
+
+logger = logging.getLogger(__name__)
+
+
+def serve(config: Config) -> int:
+    """Serve until SIGINT or SIGTERM, or until a process dies; returns the exit status."""
+    options = config.model
+    model_path = options.model_path if options.is_null else str(catalog.resolve(options.model_path))
+    with listening(config.server) as listener:
+        topology = create_topology()
+        try:
+            return uvloop.run(_serve(config, model_path, topology, listener))
+        finally:
+            topology.close()
+
+
+async def _serve(config: Config, model_path: str, topology: Topology, listener: socket.socket) -> int:
+    tokenizer = open_tokenizer(config.model.tokenizer_path or model_path)
+    return await Replica(config, model_path, topology, tokenizer).run(listener)
+
+
+@contextlib.contextmanager
+def listening(settings: ServerSection) -> Iterator[socket.socket]:
+    """The HTTP socket, bound before anything expensive happens; raises ConfigError when the port is taken."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            message = f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose another --port"
+            raise ConfigError(message, param="port") from None
+        yield listener
+
+
+def child_specs(config: Config, model_path: str, topology: Topology) -> list[ChildSpec]:
+    """The processes of one replica, with their orders."""
+    launch = config.launch
+    tokenizer_path = config.model.tokenizer_path or model_path
+    specs = []
+    for rank in range(launch.tp_size):
+        orders = {
+            "name": f"worker {rank}",
+            "rank": rank,
+            "topology": topology,
+            "model_path": model_path,
+            "model": config.model,
+            "engine": config.engine,
+            "scheduler": config.scheduler,
+            "inline_detokenizer": launch.inline_detokenizer,
+            "log_level": launch.log_level,
+        }
+        specs.append(ChildSpec(f"worker {rank}", "sapwood.worker.main", orders))
+    for index in range(launch.tokenizer_worker_num):
+        name = f"tokenizer {index}"
+        specs.append(ChildSpec(name, "sapwood.tokenizer.main", TokenizerOrders(name, index, topology, tokenizer_path)))
+    if not launch.inline_detokenizer:
+        name = "detokenizer"
+        specs.append(ChildSpec(name, "sapwood.detokenizer.main", DetokenizerOrders(name, topology, tokenizer_path)))
+    return specs
+
+
+class Replica:
+    """One replica and the HTTP server in front of it, for one run on the running event loop."""
+
+    def __init__(self, config: Config, model_path: str, topology: Topology, tokenizer: Tokenizer) -> None:
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        launch, settings = config.launch, config.server
+        self._supervisor = Supervisor(self._loop, self._on_death)
+        self._link = ReplicaLink(topology, tokenizer, launch.tokenizer_worker_num, launch.inline_detokenizer)
+        metrics = Metrics(settings.served_model_name) if settings.enable_metrics else NullMetrics()
+        self._frontend = Frontend(self._link, metrics=metrics, random_seed=settings.random_seed)
+        self._model = served_model(config.model, model_path, tokenizer)
+        self._specs = child_specs(config, model_path, topology)
+        self._end = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._failure: SapwoodError | None = None
+
+    async def run(self, listener: socket.socket) -> int:
+        """Start everything, serve until told to stop or until a process dies, end everything; returns the exit status."""
+        self._link.attach(self._loop, self._deliver)
+        for spec in self._specs:
+            self._supervisor.start(spec)
+        try:
+            async with http_server(create_app(ServerContext(self._frontend, self._model, self._config.server)), listener):
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    self._loop.add_signal_handler(number, self._on_signal)
+                await self._serve()
+        finally:
+            self._link.drain()
+            await self._supervisor.stop(CHILD_GRACE_S)
+            self._link.close(self._loop)
+        return 1 if self._failure else 0
+
+    async def _serve(self) -> None:
+        starting = asyncio.ensure_future(self._supervisor.wait_ready(self._config.launch.startup_timeout_s))
+        ending = asyncio.ensure_future(self._end.wait())
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if not starting.done():
+                starting.cancel()
+                return
+            self._start_serving(starting.result()["worker 0"])
+        except EngineFailed as error:
+            self._fail(error)
+        await ending
+        if self._failure:
+            await asyncio.sleep(FAREWELL_S)
+        else:
+            await self._drain()
+
+    def _start_serving(self, worker: Ready) -> None:
+        settings, info = self._config.server, worker.info
+        self._link.alive = True
+        self._frontend.start_serving(
+            ServingLimits(
+                context_len=info["context_length"],
+                pool_tokens=info["max_total_num_tokens"],
+                vocab_size=info["vocab_size"],
+                max_open_requests=info["max_running_requests"] + settings.max_queued_requests,
+                allow_auto_truncate=settings.allow_auto_truncate,
+            )
+        )
+        logger.info("ready: %s at http://%s:%d", self._model.name, settings.host, settings.port)
+
+    async def _drain(self) -> None:
+        """Let open requests finish, up to the deadline or a second signal."""
+        timeout_s = self._config.launch.drain_timeout_s
+        logger.info("draining: %d open requests, up to %.0f s (signal again to stop at once)", self._frontend.num_open, timeout_s)
+        draining = asyncio.ensure_future(self._frontend.drain(timeout_s))
+        hurrying = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if not draining.done():
+            self._frontend.abort("", "the server is shutting down")
+        await draining
+
+    def _deliver(self, message: StepTexts | Answer | Ready) -> None:
+        if isinstance(message, Ready):
+            self._supervisor.mark_ready(message)
+        self._frontend.on_message(message)
+
+    def _on_signal(self) -> None:
+        (self._hurry if self._end.is_set() else self._end).set()
+
+    def _on_death(self, name: str, code: int) -> None:
+        self._fail(EngineFailed(f"the {name} process died (status {code}); the server ends, start it again"))
+
+    def _fail(self, error: SapwoodError) -> None:
+        """The replica is lost: tell everybody once, then end."""
+        if self._failure is None:
+            self._failure = error
+            logger.error("%s", error.message)
+            self._link.fail(error)
+            self._frontend.fail_all(error)
+            self._end.set()
+
+
+@contextlib.asynccontextmanager
+async def http_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """uvicorn on a bound socket, accepting inside the block; on leaving, open connections get a moment to end."""
+    settings = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(settings)
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -> ServedModel:
+    """The model as clients see it."""
+    chat = open_chat(tokenizer, options.chat_template)
+    names = {options.model_path, model_path, Path(model_path).name}
+    return ServedModel(
+        name=options.served_model_name,
+        path=options.model_path,
+        vocabulary=tokenizer,
+        render_chat=chat.render if chat.has_template else None,
+        aliases=tuple(sorted(names)),
+    )

@@ -1,0 +1,1 @@
+"""SGLang's own dialect: `/generate` and the routes that look after a server."""

@@ -1,0 +1,39 @@
+"""Routes that change what everybody sees: flush the cache, abort requests. They ask for the admin key when one is set."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from sapwood.errors import InvalidRequest
+from sapwood.server.auth import admin_check
+from sapwood.server.body import Decoder
+from sapwood.server.context import ServerContext
+from sapwood.server.native.schema import AbortFields
+from sapwood.server.sse import json_response
+
+_abort_fields: Decoder[AbortFields] = Decoder(AbortFields)
+
+
+def admin_routes(context: ServerContext) -> APIRouter:
+    """The router of this family."""
+    guard = admin_check(context.settings.api_key, context.settings.admin_api_key)
+    router = APIRouter(tags=["admin"], dependencies=[Depends(guard)])
+
+    async def flush_cache() -> Response:
+        answer = await context.frontend.flush_cache()
+        if not answer.ok:
+            raise InvalidRequest(answer.message or "the cache is in use; flush it when nothing runs or waits")
+        return json_response({"success": True, "message": answer.message or "the prefix cache is empty"})
+
+    async def abort_request(request: Request) -> Response:
+        fields = await context.body(request, _abort_fields)
+        if not fields.rid and not fields.abort_all:
+            raise InvalidRequest("send the rid of the requests to abort, or abort_all", param="rid")
+        prefix = "" if fields.abort_all else fields.rid or ""
+        count = context.frontend.abort(prefix, fields.abort_message or "aborted by an operator")
+        return json_response({"success": True, "num_aborted": count})
+
+    router.add_api_route("/flush_cache", flush_cache, methods=["POST"], summary="Empty the prefix cache")
+    router.add_api_route("/flush_cache", flush_cache, methods=["GET"], include_in_schema=False)
+    router.add_api_route("/abort_request", abort_request, methods=["POST"], summary="End requests by the beginning of their rid")
+    return router

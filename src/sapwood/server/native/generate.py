@@ -1,0 +1,198 @@
+"""`/generate`: SGLang's native route, single and batched, whole and streamed.
+
+Turns the body into a `GenerateRequest` and records into SGLang's answer; does not run anything. Invariant: everything that can be
+wrong with a body is found before the first byte; streams are cumulative unless the server was started otherwise.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET
+
+from sapwood.core.sampling import LogprobOptions, SamplingParams
+from sapwood.errors import InvalidRequest
+from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.context import ServerContext
+from sapwood.server.failures import as_error, error_body
+from sapwood.server.native.reply import ReplyShape, reply
+from sapwood.server.native.schema import SAMPLING_REFUSALS, GenerateFields, GenerateRefusals, SamplingFields
+from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
+from sapwood.server.sse import EventStream, collect, event, json_response
+from sapwood.server.stream import Stream
+
+DEFAULT_MAX_NEW_TOKENS = 128
+_RENAMED = ("sampling_seed", "stop", "stop_token_ids", "stop_regex", "max_new_tokens", "stream_interval", *SAMPLING_REFUSALS)
+_SAME = tuple(name for name in SamplingFields.__struct_fields__ if name not in _RENAMED)
+_fields: Decoder[GenerateFields] = Decoder(GenerateFields)
+_refusals = Decoder(GenerateRefusals)
+
+
+def generate_routes(context: ServerContext) -> APIRouter:
+    """The router of this family."""
+    router = APIRouter(tags=["native"])
+
+    async def generate(request: Request) -> Response:
+        data = await read_body(request, context.max_body_bytes)
+        fields = _fields.decode(data)
+        refuse(_refusals.decode(data))
+        call, shape = await _prepare(context, fields)
+        with named_as(
+            {
+                "seed": "sampling_seed",
+                "prompt": "input_ids" if fields.text is None else "text",
+                "top_logprobs": "top_logprobs_num",
+            }
+        ):
+            stream = context.frontend.open(call)
+        if fields.stream:
+            return EventStream(stream, _events(stream, shape, context.settings.incremental_streaming_output))
+        await collect(stream, request)
+        return _whole(stream, shape)
+
+    router.add_api_route("/generate", generate, methods=["POST"], summary="Complete one prompt or a batch of them")
+    router.add_api_route("/generate", generate, methods=["PUT"], include_in_schema=False)
+    return router
+
+
+async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[GenerateRequest, ReplyShape]:
+    prompts, is_batch, name = await _prompt_ids(context, fields)
+    count = len(prompts)
+    params = _spread(fields.sampling_params, count, "sampling_params")
+    samplings = [item or SamplingFields() for item in params]
+    if len({item.n or 1 for item in samplings}) > 1:
+        raise InvalidRequest("sampling_params: n must be the same for every prompt of a batch", param="n")
+    logprobs = _logprob_options(fields, [len(ids) for ids in prompts])
+    salts, keys = _spread(fields.cache_salt, count, "cache_salt"), _spread(fields.extra_key, count, "extra_key")
+    requests = tuple(
+        PromptRequest(
+            rid=rid,
+            token_ids=ids,
+            params=sampling_params(sampling),
+            default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS if sampling.max_new_tokens is UNSET else None,
+            logprobs=options,
+            priority=fields.priority or 0,
+            namespace=make_namespace(salt, key),
+        )
+        for rid, ids, sampling, options, salt, key in zip(
+            _rids(fields.rid, count, is_batch), prompts, samplings, logprobs, salts, keys, strict=True
+        )
+    )
+    interval = (samplings[0].stream_interval or context.settings.stream_interval) if fields.stream else ALL_AT_ONCE
+    shape = ReplyShape(
+        vocabulary=context.model.vocabulary,
+        is_list=is_batch or (samplings[0].n or 1) > 1,
+        with_token_text=bool(fields.return_text_in_logprobs),
+        with_prompt_ids=bool(fields.return_prompt_token_ids),
+    )
+    return GenerateRequest(requests, interval), shape
+
+
+def sampling_params(fields: SamplingFields) -> SamplingParams:
+    """The parameters behind the wire's; not yet checked for ranges. `max_new_tokens` is None unless the client gave a number."""
+    for name in SAMPLING_REFUSALS:
+        if getattr(fields, name):
+            raise InvalidRequest(f"sampling_params.{name} is not supported by this server; leave it out", param=name)
+    given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
+    return SamplingParams(
+        **given,
+        max_new_tokens=None if fields.max_new_tokens is UNSET else fields.max_new_tokens,
+        seed=fields.sampling_seed,
+        stop=tuple(as_list(fields.stop)) if fields.stop else (),
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        stop_regex=tuple(as_list(fields.stop_regex)) if fields.stop_regex else (),
+    )
+
+
+async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> tuple[list[list[int]], bool, str]:
+    """The ids of each prompt, whether the client sent a batch, and the field they came in."""
+    if (fields.text is None) == (fields.input_ids is None):
+        raise InvalidRequest("send either text or input_ids, and not both", param="text")
+    if fields.text is not None:
+        parse_special = fields.parse_special is not False
+        texts = as_list(fields.text)
+        if not texts:
+            raise InvalidRequest("text must not be an empty list; send at least one prompt", param="text")
+        ids = [await context.encode([(text, parse_special)], add_special=True, name="text") for text in texts]
+        return ids, isinstance(fields.text, list), "text"
+    return *split_ids(fields.input_ids or [], "input_ids"), "input_ids"
+
+
+def split_ids(value: list[Any], name: str) -> tuple[list[list[int]], bool]:
+    """Ids of one prompt, or a list of them, as (list of prompts, whether it was a list of lists)."""
+    if not value:
+        raise InvalidRequest(f"{name} must not be empty; send at least one token id", param=name)
+    if all(isinstance(item, int) for item in value):
+        return [value], False
+    if all(isinstance(item, list) for item in value):
+        if not all(value):
+            raise InvalidRequest(f"{name} must not contain an empty prompt; send at least one token id in each", param=name)
+        return value, True
+    raise InvalidRequest(f"{name} must be a list of ids, or a list of lists of ids, not a mixture", param=name)
+
+
+def _logprob_options(fields: GenerateFields, lengths: list[int]) -> list[LogprobOptions]:
+    count = len(lengths)
+    wanted = _spread(fields.return_logprob, count, "return_logprob")
+    starts = _spread(fields.logprob_start_len, count, "logprob_start_len")
+    tops = _spread(fields.top_logprobs_num, count, "top_logprobs_num")
+    asked = fields.token_ids_logprob
+    is_flat = asked is None or all(isinstance(item, int) for item in asked)
+    asked_ids = [asked] * count if is_flat else _spread(asked, count, "token_ids_logprob")
+    options = []
+    for is_wanted, start, top, ids in zip(wanted, starts, tops, asked_ids, strict=True):
+        if isinstance(ids, int):
+            raise InvalidRequest("token_ids_logprob must be a list of ids, or a list of lists of ids", param="token_ids_logprob")
+        if not is_wanted:
+            options.append(LogprobOptions())
+            continue
+        prompt_start = None if start is None or start == -1 else start
+        options.append(LogprobOptions(output=True, top_n=top or 0, token_ids=tuple(ids or ()), prompt_start=prompt_start))
+    return options
+
+
+def _spread(value: Any, count: int, name: str) -> list[Any]:
+    """One value for every prompt: a list must have the batch's length, anything else holds for all."""
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise InvalidRequest(f"{name} has {len(value)} entries for {count} prompts; send one for each", param=name)
+    return value
+
+
+def _rids(given: str | list[str] | None, count: int, is_batch: bool) -> list[str]:
+    if isinstance(given, list):
+        if len(set(given)) != len(given):
+            raise InvalidRequest("rid must not contain an id twice", param="rid")
+        return _spread(given, count, "rid")
+    if given is not None and not is_batch:
+        return [given]
+    base = given if given is not None else uuid.uuid4().hex
+    return [f"{base}_{index}" for index in range(count)] if is_batch else [base]
+
+
+async def _events(stream: Stream, shape: ReplyShape, incremental: bool) -> AsyncIterator[bytes]:
+    async for updates in stream:
+        events = []
+        for update in updates:
+            if update.finish is not None and update.finish.kind == "error":
+                if shape.is_list:
+                    events.append(
+                        event({"index": update.record.index, **msgspec.structs.asdict(error_body(as_error(update.finish)))})
+                    )
+                    continue
+                raise as_error(update.finish)
+            events.append(event(reply(shape, update, incremental=incremental, in_stream=True)))
+        yield b"".join(events)
+
+
+def _whole(stream: Stream, shape: ReplyShape) -> Response:
+    for record in stream.records:
+        if record.finish is not None and record.finish.kind == "error":
+            raise as_error(record.finish)
+    replies = [reply(shape, record.everything(), incremental=False, in_stream=False) for record in stream.records]
+    return json_response(replies if shape.is_list else replies[0])

@@ -1,0 +1,134 @@
+"""What chat and completions have in common: the call's fields to a `GenerateRequest`, and the refusal of what cannot be honoured.
+
+Knows the OpenAI names of parameters; runs nothing. Invariant: a field that would change the answer is honoured or refused by the
+name the client used, never dropped.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from sapwood.core.sampling import LogprobOptions, SamplingParams
+from sapwood.errors import InvalidRequest
+from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.context import ServerContext
+from sapwood.server.openai.schema import CallFields, OpenAIRefusals, SamplingFields
+from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
+from sapwood.server.stream import Stream
+
+_call_fields: Decoder[CallFields] = Decoder(CallFields)
+_sampling_fields: Decoder[SamplingFields] = Decoder(SamplingFields)
+_refusals = Decoder(OpenAIRefusals)
+_RENAMED = ("best_of", "max_tokens", "max_completion_tokens", "min_tokens", "stop", "stop_token_ids", "stop_regex")
+_SAME = tuple(name for name in SamplingFields.__struct_fields__ if name not in _RENAMED)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A checked call, without its prompts. `id` starts the rids and is the answer's id; `created` is Unix time in seconds."""
+
+    id: str
+    created: int
+    fields: CallFields
+    params: SamplingParams
+    names: dict[str, str]
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        options = self.fields.stream_options
+        return options is not None and bool(options.include_usage)
+
+    @property
+    def wants_running_usage(self) -> bool:
+        """Whether every chunk carries the usage so far."""
+        options = self.fields.stream_options
+        return self.wants_usage and options is not None and bool(options.continuous_usage_stats)
+
+
+async def read_call(context: ServerContext, request: Request, prefix: str) -> tuple[Call, bytes]:
+    """The checked call and the body it came in; ids start with `prefix`."""
+    data = await read_body(request, context.max_body_bytes)
+    fields = _call_fields.decode(data)
+    context.check_model(fields.model)
+    sampling = _sampling_fields.decode(data)
+    refuse(_refusals.decode(data))
+    _check_call(fields, sampling)
+    given = fields.rid if isinstance(fields.rid, str) else None
+    names = {
+        "max_new_tokens": "max_completion_tokens" if sampling.max_completion_tokens is not None else "max_tokens",
+        "min_new_tokens": "min_tokens",
+    }
+    params = _sampling_params(sampling, context)
+    return Call(given or f"{prefix}{uuid.uuid4().hex}", int(time.time()), fields, params, names), data
+
+
+def open_call(
+    context: ServerContext,
+    call: Call,
+    prompts: list[list[int]],
+    logprobs: LogprobOptions,
+    default_max_new_tokens: int | None,
+    names: dict[str, str],
+) -> Stream:
+    """Submit the call's prompts; `names` maps internal names of fields to the route's, for error messages."""
+    fields = call.fields
+    namespace = make_namespace(fields.cache_salt, fields.extra_key)
+    requests = tuple(
+        PromptRequest(
+            rid=rid,
+            token_ids=token_ids,
+            params=call.params,
+            default_max_new_tokens=default_max_new_tokens,
+            logprobs=logprobs,
+            priority=fields.priority or 0,
+            namespace=namespace,
+        )
+        for rid, token_ids in zip(_rids(call, len(prompts)), prompts, strict=True)
+    )
+    interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
+    with named_as({**call.names, **names}):
+        return context.frontend.open(GenerateRequest(requests, interval))
+
+
+def _rids(call: Call, count: int) -> list[str]:
+    given = call.fields.rid
+    if isinstance(given, list):
+        if len(given) != count or len(set(given)) != count:
+            raise InvalidRequest(f"rid must hold a different id for each of the {count} prompts", param="rid")
+        return given
+    return [call.id] if count == 1 else [f"{call.id}_{index}" for index in range(count)]
+
+
+def _sampling_params(fields: SamplingFields, context: ServerContext) -> SamplingParams:
+    defaults = dict(context.model.sampling_defaults)
+    given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
+    max_new = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
+    return SamplingParams(
+        **{**defaults, **given},
+        max_new_tokens=max_new,
+        min_new_tokens=fields.min_tokens or 0,
+        stop=tuple(as_list(fields.stop)) if fields.stop else (),
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        stop_regex=tuple(as_list(fields.stop_regex)) if fields.stop_regex else (),
+    )
+
+
+def _check_call(fields: CallFields, sampling: SamplingFields) -> None:
+    if sampling.best_of is not None and sampling.best_of != (sampling.n or 1):
+        raise InvalidRequest("best_of is supported only when it equals n; leave it out", param="best_of")
+    if fields.response_format is not None and _type_of(fields.response_format) != "text":
+        raise InvalidRequest('response_format is supported only as {"type": "text"}; leave it out', param="response_format")
+    if fields.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequest("tool_choice is not supported by this server; leave it out", param="tool_choice")
+    if fields.modalities not in (None, [], ["text"]):
+        raise InvalidRequest('modalities is supported only as ["text"]; leave it out', param="modalities")
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None

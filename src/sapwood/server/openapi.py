@@ -1,0 +1,50 @@
+"""Body schemas for the OpenAPI page, made from the same msgspec types that decode the bodies.
+
+Touches only the description that FastAPI makes of its routes. Invariant: a schema is never written by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields
+from sapwood.server.openai.schema import CallFields, ChatFields, CompletionFields, TokenizeFields
+from sapwood.server.openai.schema import SamplingFields as OpenAISamplingFields
+
+BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
+    "/generate": (GenerateFields,),
+    "/abort_request": (AbortFields,),
+    "/tokenize": (TokenizeFields,),
+    "/detokenize": (DetokenizeFields,),
+    "/v1/chat/completions": (ChatFields, CallFields, OpenAISamplingFields),
+    "/v1/completions": (CompletionFields, CallFields, OpenAISamplingFields),
+}
+_TEMPLATE = "#/components/schemas/{name}"
+
+
+def describe(app: FastAPI) -> None:
+    """Let `app` describe its bodies at /openapi.json."""
+
+    def make() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _with_bodies(get_openapi(title=app.title, version=app.version, routes=app.routes))
+        return app.openapi_schema
+
+    app.openapi = make  # type: ignore[method-assign]
+
+
+def _with_bodies(page: dict[str, Any]) -> dict[str, Any]:
+    kinds = {kind for group in BODIES.values() for kind in group}
+    references, components = msgspec.json.schema_components(sorted(kinds, key=str), ref_template=_TEMPLATE)
+    by_kind = dict(zip(sorted(kinds, key=str), references, strict=True))
+    page.setdefault("components", {}).setdefault("schemas", {}).update(components)
+    for path, group in BODIES.items():
+        parts = [by_kind[kind] for kind in group]
+        schema = parts[0] if len(parts) == 1 else {"allOf": parts}
+        for operation in page["paths"][path].values():
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return page

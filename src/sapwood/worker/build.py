@@ -1,0 +1,189 @@
+"""From resolved options and a path to a scheduler and an engine that are ready to run.
+
+Composes what it builds; decides only how the parts' options follow from one another. Invariant: every rank builds from the same
+plan of memory (they agree on the smallest amount that any of them sees), so all schedulers decide alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
+from sapwood.core.model_config import ModelConfig
+from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, as_ids, no_copies
+from sapwood.core.sampling import LogprobOptions, SamplingParams
+from sapwood.device import Device, create_device
+from sapwood.distributed.group import Group
+from sapwood.engine.lifecycle import EngineOptions, build_engine, load_model, resolve_dtype
+from sapwood.engine.memory import Footprint, MemoryFacts, MemoryOptions, MemoryPlan, format_table, plan_memory
+from sapwood.engine.null import NullEngine, NullOptions
+from sapwood.engine.null_model import null_limits
+from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.scheduler import Scheduler
+from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
+
+ProgressCallback = Callable[[str, int, int], None]
+WARM_UP_TOKENS = (16, 1)
+NULL_CHUNK_TOKENS = 512
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltWorker:
+    """A rank that can run, and what is worth telling about it."""
+
+    scheduler: Scheduler
+    engine: Engine
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedSource:
+    """A checkpoint that reports how many of its tensors were read."""
+
+    checkpoint: Checkpoint
+    progress: ProgressCallback
+    seen: set[str]
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
+
+    def tensor(self, name: str, rows: slice | None = None, cols: slice | None = None) -> torch.Tensor:
+        """The checkpoint's tensor."""
+        tensor = self.checkpoint.tensor(name, rows, cols)
+        self.seen.add(name)
+        self.progress("load weights", len(self.seen), len(self.checkpoint.names()))
+        return tensor
+
+
+def build_worker(
+    model: ModelOptions,
+    engine: EngineSection,
+    scheduler: SchedulerSection,
+    path: str,
+    group: Group,
+    progress: ProgressCallback = lambda task, done, total: None,
+) -> BuiltWorker:
+    """Load the model at `path` ("null" for the fake one) and put a scheduler on top; raises ConfigError and WeightsError."""
+    if model.is_null:
+        return _build_null(model, engine, scheduler)
+    torch.set_num_threads(engine.cpu_threads)
+    checkpoint = open_checkpoint(Path(path), model.load_format, model.random_seed)
+    try:
+        device = create_device(engine.device, group.rank)
+        plan = plan_rank(checkpoint, model, engine, scheduler, device, group)
+        if group.rank == 0:
+            logger.info("memory\n%s", format_table(plan))
+        options = EngineOptions(
+            num_slots=plan.max_running_requests,
+            max_len=plan.context_length,
+            num_pages=plan.num_pages,
+            page_size=plan.page_size,
+            dtype=engine.dtype,
+            kv_dtype=engine.kv_cache_dtype,
+            device=engine.device,
+            device_index=group.rank,
+        )
+        loaded = load_model(options, CountedSource(checkpoint, progress, set()), group, device)
+        built = build_engine(options, loaded, group, device)
+    finally:
+        checkpoint.close()
+    warm_up(built, progress)
+    info = _info(built.limits) | {"memory": [[row.name, row.value, row.reason] for row in plan.table()]}
+    return BuiltWorker(Scheduler(built.limits, _scheduler_options(scheduler, plan.chunked_prefill_size)), built, info)
+
+
+def plan_rank(
+    checkpoint: Checkpoint,
+    model: ModelOptions,
+    engine: EngineSection,
+    scheduler: SchedulerSection,
+    device: Device,
+    group: Group,
+) -> MemoryPlan:
+    """The division of memory that all ranks agree on."""
+    config = checkpoint.config
+    total, available = _smallest(group, device.total_memory_bytes(), device.available_memory_bytes())
+    facts = MemoryFacts(device.kind, total, available, group.size if device.kind == "cpu" else 1)
+    element_bytes = resolve_dtype(engine.dtype, config, device.kind).itemsize
+    elements = sum(int(np.prod(checkpoint.shape(name))) for name in checkpoint.names())
+    footprint = Footprint(
+        weight_bytes=elements * element_bytes // group.size,
+        compute_element_bytes=element_bytes,
+        kv_element_bytes=resolve_dtype(engine.kv_cache_dtype, config, device.kind).itemsize,
+    )
+    options = MemoryOptions(
+        page_size=engine.page_size,
+        context_length=model.context_length,
+        max_running_requests=engine.max_running_requests,
+        chunked_prefill_size=scheduler.chunked_prefill_size,
+        mem_fraction_static=engine.mem_fraction_static,
+        kv_cache_bytes=engine.kv_cache_bytes,
+        max_total_tokens=engine.max_total_tokens,
+    )
+    return plan_memory(config, footprint, facts, options, group.size)
+
+
+def warm_up(engine: Engine, progress: ProgressCallback) -> None:
+    """Run small steps, so that the first request does not pay for first-time work. They leave nothing that matters behind:
+    every later request writes its slot and its pages before they are read."""
+    longest = min(engine.limits.max_len - 1, engine.limits.num_pages * engine.limits.page_size)
+    for step, count in enumerate(WARM_UP_TOKENS):
+        count = min(count, longest)
+        start = SlotStart(0, as_ids([0] * count), count, SamplingParams(temperature=0.0, seed=0), LogprobOptions(), 0)
+        write = TableWrite(0, 0, np.arange(count, dtype=np.int32))
+        engine.launch(StepPlan(step, (start,), (write,), no_copies(), (RowRun(0, 0, count, True),))).wait()
+        progress("warm up", step + 1, len(WARM_UP_TOKENS))
+
+
+def _smallest(group: Group, *values: int) -> list[int]:
+    """The least of every rank's values, one by one."""
+    gathered = group.all_gather(torch.tensor([values], dtype=torch.int64), dim=0)
+    least: list[int] = gathered.min(dim=0).values.tolist()
+    return least
+
+
+def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection) -> BuiltWorker:
+    usual, page = null_limits(), engine.page_size
+    limits = EngineLimits(
+        num_slots=engine.max_running_requests or usual.num_slots,
+        max_len=model.context_length or usual.max_len,
+        num_pages=max(1, (engine.max_total_tokens or usual.num_pages * usual.page_size) // page),
+        page_size=page,
+        vocab_size=usual.vocab_size,
+        eos_token_ids=usual.eos_token_ids,
+    )
+    null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
+    return BuiltWorker(Scheduler(limits, _scheduler_options(scheduler, NULL_CHUNK_TOKENS)), null, _info(limits))
+
+
+def _scheduler_options(section: SchedulerSection, planned_chunk: int) -> SchedulerOptions:
+    chunk = section.chunked_prefill_size or planned_chunk
+    return SchedulerOptions(
+        step_token_budget=None if chunk == -1 else min(chunk, section.max_prefill_tokens),
+        max_running_requests=section.max_running_requests,
+        policy=section.policy,
+        mode=section.mode,
+        cache=section.prefix_cache,
+        conservativeness=section.conservativeness,
+    )
+
+
+def _info(limits: EngineLimits) -> dict[str, Any]:
+    return {
+        "vocab_size": limits.vocab_size,
+        "context_length": limits.max_len,
+        "max_running_requests": limits.num_slots,
+        "max_total_num_tokens": limits.num_pages * limits.page_size,
+        "page_size": limits.page_size,
+        "eos_token_ids": list(limits.eos_token_ids),
+    }

@@ -1,0 +1,98 @@
+"""A worker process: one rank's scheduler and engine, from start to drain.
+
+Composes what the other files of this package provide; does not know text. Invariant: it says Ready only when it can serve, and a
+failure ends the process with a message and a non-zero status, never with a silent hang.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import msgspec
+import zmq
+
+from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
+from sapwood.distributed.group import connect
+from sapwood.errors import SapwoodError
+from sapwood.messages.channel import Receiver, Sender
+from sapwood.messages.child import receive_orders
+from sapwood.messages.topology import Topology
+from sapwood.messages.types import Ready, ToWorker
+from sapwood.observability.logging import configure_logging
+from sapwood.observability.progress import reporting
+from sapwood.worker.build import BuiltWorker, build_worker
+from sapwood.worker.loop import overlapped, plain
+from sapwood.worker.ports import FollowerPort, Outboxes, ServerPort, share_with_ranks
+
+COLLECTIVE_TIMEOUT_S = 600.0
+"""Bounds the wait for a rank that hangs: longer than any step, and than loading times differ. A dead rank shows at once."""
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerOrders(msgspec.Struct, frozen=True):
+    """What one rank needs to know. `model_path` is a file or folder on this machine."""
+
+    name: str
+    rank: int
+    topology: Topology
+    model_path: str
+    model: ModelOptions
+    engine: EngineSection
+    scheduler: SchedulerSection
+    inline_detokenizer: bool
+    log_level: str
+
+
+def run(built: BuiltWorker, port: ServerPort | FollowerPort, overlap: bool) -> None:
+    """Turn the loop until drained. At its second turn in a row without work the law of pages is proved."""
+    scheduler, idle_turns = built.scheduler, 0
+    for _ in (overlapped if overlap else plain)(scheduler, built.engine, port):
+        idle_turns = 0 if scheduler.has_work else idle_turns + 1
+        if idle_turns and port.draining:
+            break
+        if idle_turns == 2:
+            for violation in scheduler.check():
+                logger.error("the law of pages is broken: %s", violation)
+    built.engine.close()
+
+
+def serve_rank(orders: WorkerOrders) -> None:
+    """Build this rank, say so, run it."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    topology = orders.topology
+    server = Sender(context, topology.server)
+    backend = "nccl" if orders.engine.device == "cuda" else "gloo"
+    ranks = connect(orders.rank, orders.engine.tp_size, f"file://{topology.ranks}", backend, COLLECTIVE_TIMEOUT_S)
+    with reporting(orders.rank == 0) as progress:
+        built = build_worker(orders.model, orders.engine, orders.scheduler, orders.model_path, ranks.group, progress)
+    port: ServerPort | FollowerPort
+    if orders.rank == 0:
+        inbox: Receiver[ToWorker] = Receiver(context, topology.worker, ToWorker)
+        events = server if orders.inline_detokenizer else Sender(context, topology.detokenizer)
+        share = share_with_ranks(ranks.control, ranks.group.size)
+        port = ServerPort(inbox, Outboxes(events, server, topology.epoch), share, built.scheduler.stats)
+    else:
+        port = FollowerPort(ranks.control)
+    server.send(Ready(orders.name, os.getpid(), built.info))
+    run(built, port, orders.scheduler.overlap)
+    ranks.close()
+    context.destroy(linger=500)
+
+
+def main() -> int:
+    """The process's exit status: 0 after a drain, 1 after a failure that was reported."""
+    orders = receive_orders(WorkerOrders)
+    configure_logging(orders.log_level)
+    try:
+        serve_rank(orders)
+    except SapwoodError as error:
+        logger.error("%s: %s", orders.name, error.message)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""How a worker process's loop hears and answers: rank 0 through sockets, the other ranks through rank 0.
+
+Owns the way of a `StepInputs` to every rank; does not know what is in it but for `Drain`. Invariant: all ranks see equal inputs
+in the same order, and rank 0 shares something at least every `HEARTBEAT_S`, so that no rank waits in vain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from sapwood.core.plan import StepResult
+from sapwood.distributed.group import ControlLink
+from sapwood.messages.channel import Receiver, Sender
+from sapwood.messages.types import Drain, StepEvents, StepInputs, StepStats, ToWorker
+from sapwood.scheduler.scheduler import StepOutcome
+
+HEARTBEAT_S = 5.0
+
+
+def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInputs], None]:
+    """What rank 0 does with its inputs before it acts on them; nothing when it is alone."""
+    if num_ranks == 1:
+        return lambda inputs: None
+    encoder = msgspec.msgpack.Encoder()
+
+    def share(inputs: StepInputs) -> None:
+        control.share(encoder.encode(inputs))
+
+    return share
+
+
+@dataclass(frozen=True, slots=True)
+class Outboxes:
+    """Where rank 0 sends: `events` to the detokenizer or the server, `answers` to the server; both in this `epoch`."""
+
+    events: Sender
+    answers: Sender
+    epoch: int
+
+
+class ServerPort:
+    """Rank 0's port: messages from the server, events to the detokenizer (or the server), answers to the server."""
+
+    def __init__(
+        self, inbox: Receiver[ToWorker], outboxes: Outboxes, share: Callable[[StepInputs], None], stats: Callable[[], StepStats]
+    ) -> None:
+        self._inbox = inbox
+        self._outboxes = outboxes
+        self._share = share
+        self._stats = stats
+        self._last_stats: StepStats | None = None
+        self.draining = False
+
+    def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
+        messages = self._inbox.receive(wait_s=HEARTBEAT_S if may_block else 0.0)
+        self.draining = self.draining or any(isinstance(message, Drain) for message in messages)
+        inputs = StepInputs(messages=messages, results=results, now_s=time.monotonic())
+        self._share(inputs)
+        return inputs
+
+    def publish(self, outcome: StepOutcome) -> None:
+        out, stats = self._outboxes, self._stats()
+        if outcome.events or stats != self._last_stats:
+            self._last_stats = stats
+            out.events.send(StepEvents(out.epoch, outcome.events, stats))
+        for answer in outcome.answers:
+            out.answers.send(answer)
+        out.events.flush()
+        out.answers.flush()
+
+
+class FollowerPort:
+    """The port of the ranks that only compute."""
+
+    def __init__(self, control: ControlLink) -> None:
+        self._control = control
+        self._decoder = msgspec.msgpack.Decoder(StepInputs)
+        self.draining = False
+
+    def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
+        """Rank 0's inputs; this rank's own results say the same and are dropped."""
+        inputs = self._decoder.decode(self._control.share())
+        self.draining = self.draining or any(isinstance(message, Drain) for message in inputs.messages)
+        return inputs
+
+    def publish(self, outcome: StepOutcome) -> None:
+        """Rank 0 has answered."""

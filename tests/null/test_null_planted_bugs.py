@@ -1,0 +1,133 @@
+"""The property test is worth something only if it finds bugs: each of these mistakes, planted by name, must make it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase, given, settings
+from null_traces import Trace, World, judge, play, trace_settings, traces, worlds
+
+from sapwood.core.request import Request
+from sapwood.errors import EngineFailed
+from sapwood.kvcache.radix import RadixIndex
+from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.decode import Decoder
+from sapwood.scheduler.inbox import Inbox
+from sapwood.scheduler.plan_builder import PlanBuilder
+from sapwood.scheduler.resident import Resident
+from sapwood.scheduler.roster import Roster
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def pages_of_ended_requests_are_freed_without_draining(patch: pytest.MonkeyPatch) -> None:
+    settle = Roster.settle
+    patch.setattr(Roster, "settle", lambda self, confirmed: settle(self, 2**60))
+
+
+def duplicates_are_freed_but_rows_not_repointed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PlanBuilder, "write_pages", _write_unless_repointing(PlanBuilder.write_pages))
+
+
+def _write_unless_repointing(write: Callable[..., None]) -> Callable[..., None]:
+    def planted(self: PlanBuilder, resident: Resident, first: int, end: int) -> None:
+        if not any(first == start for start, _ in resident.duplicates):
+            write(self, resident, first, end)
+
+    return planted
+
+
+def copied_rows_are_one_too_few(patch: pytest.MonkeyPatch) -> None:
+    copy = PlanBuilder.copy_rows
+    patch.setattr(
+        PlanBuilder, "copy_rows", lambda self, source, resident, index, rows: copy(self, source, resident, index, rows - 1)
+    )
+
+
+def unconfirmed_tokens_are_published(patch: pytest.MonkeyPatch) -> None:
+    publish = Custody.publish
+
+    def planted(self: Custody, resident: Resident, *, soon: bool) -> None:
+        request = resident.request
+        confirmed, request.num_confirmed = request.num_confirmed, min(request.num_computed, request.num_ids)
+        publish(self, resident, soon=soon)
+        request.num_confirmed = confirmed
+
+    patch.setattr(Custody, "publish", planted)
+
+
+def a_full_hit_computes_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Request, "match_limit", property(lambda self: self.num_known))
+
+
+def reused_positions_lose_their_prompt_logprobs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Request, "match_limit", property(lambda self: self.num_known - 1))
+
+
+def locks_are_never_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RadixIndex, "unlock", lambda self, handle: None)
+
+
+def namespaces_share(patch: pytest.MonkeyPatch) -> None:
+    accept = Inbox._accept
+
+    def planted(self: Inbox, submit: object) -> Request:
+        request = accept(self, submit)  # type: ignore[arg-type]
+        request.namespace = ""
+        request.token_bytes[:4] = b"a\0\0\0"  # what another tenant wrote
+        return request
+
+    patch.setattr(Inbox, "_accept", planted)
+
+
+def pages_are_handed_out_without_retracting(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Decoder, "_make_room", lambda self, num_pages, confirmed: None)
+
+
+def a_retracted_request_starts_anew(patch: pytest.MonkeyPatch) -> None:
+    requeue = Request.requeue
+
+    def planted(self: Request) -> None:
+        del self.token_bytes[self.num_prompt * 4 :]
+        requeue(self)
+
+    patch.setattr(Request, "requeue", planted)
+
+
+def tombstones_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    submit = Inbox._submit
+
+    def planted(self: Inbox, message: object, events: list[object]) -> None:
+        if self._tombstones.pop(message.number, None) is None:  # type: ignore[attr-defined]
+            submit(self, message, events)  # type: ignore[arg-type]
+
+    patch.setattr(Inbox, "_submit", planted)
+
+
+PLANTS: list[Plant] = [
+    pages_of_ended_requests_are_freed_without_draining,
+    duplicates_are_freed_but_rows_not_repointed,
+    copied_rows_are_one_too_few,
+    unconfirmed_tokens_are_published,
+    a_full_hit_computes_nothing,
+    reused_positions_lose_their_prompt_logprobs,
+    locks_are_never_dropped,
+    namespaces_share,
+    pages_are_handed_out_without_retracting,
+    a_retracted_request_starts_anew,
+    tombstones_are_forgotten,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+
+    @settings(trace_settings(600), phases=[Phase.generate], report_multiple_bugs=False)
+    @given(worlds(), traces())
+    def whatever_arrives_the_laws_hold(world: World, trace: Trace) -> None:
+        judge(world, trace, play(world, trace, max_turns=1500))
+
+    with pytest.raises((AssertionError, EngineFailed, RuntimeError)):
+        whatever_arrives_the_laws_hold()
