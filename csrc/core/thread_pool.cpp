@@ -3,35 +3,15 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include <chrono>
-
 #include "core/error.h"
+#include "core/spin.h"
 
 namespace sapwood {
 namespace {
 
-inline void pause_cpu() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#else
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
-}
-
 // Returns once `word` differs from `old`: spins first (a wake-up costs tens of microseconds), then sleeps on a futex.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t old) {
-  using Clock = std::chrono::steady_clock;
-  for (int i = 0; i < 64; i++) {
-    if (word.load(std::memory_order_acquire) != old) return;
-    pause_cpu();
-  }
-  const auto until = Clock::now() + std::chrono::microseconds(ThreadPool::kSpinMicroseconds);
-  while (Clock::now() < until) {
-    for (int i = 0; i < 32; i++) {
-      if (word.load(std::memory_order_acquire) != old) return;
-      pause_cpu();
-    }
-  }
+  if (spin_until([&] { return word.load(std::memory_order_acquire) != old; })) return;
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
 }
 

@@ -54,8 +54,6 @@ class Claims {
 
 class ThreadPool : public std::enable_shared_from_this<ThreadPool> {
  public:
-  static constexpr int kSpinMicroseconds = 50;
-
   // `lanes` counts the caller; `pin` ties worker i to the i-th core that this process may use.
   explicit ThreadPool(int lanes, bool pin = true);
   ~ThreadPool();

@@ -43,7 +43,12 @@ void SlotTables::check(const Step& step) const {
   }
   for (const auto& w : step.locations) {
     check_run(w);
-    for (int32_t location : w.values) pool_.check_location(location);
+    for (size_t i = 0; i < w.values.size(); i++) {
+      pool_.check_location(w.values[i]);
+      require((w.position + int64_t(i)) % kPageTokens == w.values[i] % kPageTokens,
+              "location " + std::to_string(w.values[i]) + " cannot hold position " + std::to_string(w.position + int64_t(i)) +
+                  ": a page holds 16 consecutive positions in order");
+    }
   }
   require(step.copies_from.size() == step.copies_to.size(), "copies must come in pairs");
   for (int32_t location : step.copies_from) pool_.check_location(location);

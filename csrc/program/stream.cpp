@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "core/error.h"
+#include "core/spin.h"
 
 namespace sapwood {
 
@@ -30,7 +31,7 @@ int64_t ComputeStream::launch(std::shared_ptr<Program> program, Step step) {
   std::lock_guard lock(mutex_);
   jobs_.push_back({std::move(program), std::move(step)});
   queued_.notify_one();
-  return ++launched_;
+  return launched_.fetch_add(1, std::memory_order_release) + 1;
 }
 
 ComputeStream::Result ComputeStream::run(Job& job) {
@@ -48,6 +49,8 @@ ComputeStream::Result ComputeStream::run(Job& job) {
 void ComputeStream::work() {
   pool_->pin_caller();
   for (;;) {
+    // The next step often follows at once. Only this thread spins: a waiting caller would take a core from the lanes.
+    spin_until([&] { return launched_.load(std::memory_order_acquire) > completed_.load(std::memory_order_relaxed); });
     Job job;
     {
       std::unique_lock lock(mutex_);

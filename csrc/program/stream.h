@@ -1,6 +1,7 @@
 // Owns: the compute stream: one native thread with a queue of steps. It never touches Python; completion is an atomic count
 // plus an eventfd that an event loop can watch. Invariant: steps run one at a time in the order of their launches.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -48,8 +49,8 @@ class ComputeStream {
   std::deque<Job> jobs_;
   std::deque<Result> results_;  // of tickets from first_result_ on
   std::vector<bool> taken_;
-  int64_t launched_ = 0, first_result_ = 1;
-  std::atomic<int64_t> completed_{0};
+  std::atomic<int64_t> launched_{0}, completed_{0};
+  int64_t first_result_ = 1;
   bool quit_ = false;
   std::thread thread_;
 };

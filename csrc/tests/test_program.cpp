@@ -204,6 +204,7 @@ TEST(steps_that_do_not_fit_are_refused_before_they_run) {
   refused([](Step& s) { s.tokens[0].values[3] = kVocabulary; });
   refused([](Step& s) { s.tokens[0].position = kMaxLen - 2; });
   refused([](Step& s) { s.locations[0].values[3] = 64 * 16; });
+  refused([](Step& s) { s.locations[0].values[3] = 5; });  // not at its place within a page
   refused([](Step& s) { s.copies_from = {1}; });
   refused([](Step& s) { s.copies_from = {1}, s.copies_to = {-5}; });
 }
