@@ -106,6 +106,7 @@ void bind_program(nb::module_& m) {
       .def("launch", [](ComputeStream& s, std::shared_ptr<Program> p, const Step& step) { return s.launch(std::move(p), step); }, nb::arg("program"), nb::arg("step"))
       .def_prop_ro("completed", &ComputeStream::completed)
       .def_prop_ro("event_fd", &ComputeStream::event_fd)
+      .def("drain", &ComputeStream::drain, nb::call_guard<nb::gil_scoped_release>(), "Waits until everything launched has completed.")
       .def("wait", &ComputeStream::wait, nb::arg("ticket"), nb::call_guard<nb::gil_scoped_release>());
 }
 

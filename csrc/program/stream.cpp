@@ -72,6 +72,11 @@ void ComputeStream::work() {
   }
 }
 
+void ComputeStream::drain() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return completed_.load(std::memory_order_relaxed) == launched_; });
+}
+
 ComputeStream::Result ComputeStream::wait(int64_t ticket) {
   std::unique_lock lock(mutex_);
   require(ticket >= 1 && ticket <= launched_, "ticket " + std::to_string(ticket) + " was never launched");

@@ -32,6 +32,7 @@ class ComputeStream {
   int64_t completed() const { return completed_.load(std::memory_order_acquire); }
   // Waits until the ticket has completed and hands out its result, once.
   Result wait(int64_t ticket);
+  void drain();  // waits until everything launched so far has completed; results stay to be waited for
   int event_fd() const { return event_fd_; }  // becomes readable with each completion; the reader drains it
 
  private:

@@ -78,7 +78,7 @@ def record_decoder(
     logits = program.buffer(config.vocab_size, logits=True)
     last = program.activations(config.hidden_size, logits=True)
     post = f"model.layers.{config.num_layers - 1}.post_feedforward_layernorm.weight" if config.post_norms else None
-    _norm(program, config, source, "model.norm.weight", buffers, last, buffers.delta, post)
+    _norm(program, config, source, "model.norm.weight", (buffers, last), post)
     program.linear([embedding if config.tie_embeddings else source.weight("lm_head.weight")], last, logits)
     if config.logit_softcap:
         program.soft_cap(logits, config.logit_softcap)
@@ -106,15 +106,16 @@ def _norm(
     config: ModelConfig,
     source: WeightSource,
     name: str,
-    buffers: _Buffers,
-    out: int,
-    delta: int,
-    post: str | None,
+    step: tuple[_Buffers, int],
+    post: str | None = None,
+    *,
+    adds: bool = True,
 ) -> None:
-    """x += delta (normed by `post` first, where there is one); out = norm of x."""
-    plus = 1.0 if config.norm_plus_one else 0.0
-    normed = None if post is None or delta < 0 else source.vector(post) + np.float32(plus)
-    program.norm(buffers.x, source.vector(name) + np.float32(plus), config.norm_eps, out, delta, normed)
+    """out = norm of x, where `step` is (buffers, out); first x += delta, if it `adds`, normed by `post` if there is one."""
+    buffers, out = step
+    plus = np.float32(1.0 if config.norm_plus_one else 0.0)
+    normed = source.vector(post) + plus if adds and post is not None else None
+    program.norm(buffers.x, source.vector(name) + plus, config.norm_eps, out, buffers.delta if adds else -1, normed)
 
 
 def _vectors(source: WeightSource, names: Sequence[str]) -> FloatArray:
@@ -124,9 +125,8 @@ def _vectors(source: WeightSource, names: Sequence[str]) -> FloatArray:
 def _record_attention(program: _native.Program, config: ModelConfig, source: WeightSource, buffers: _Buffers, layer: int) -> None:
     at, kind = f"model.layers.{layer}.", config.layers[layer]
     previous = f"model.layers.{layer - 1}.post_feedforward_layernorm.weight" if config.post_norms else None
-    _norm(
-        program, config, source, at + "input_layernorm.weight", buffers, buffers.hidden, buffers.delta if layer else -1, previous
-    )
+    inner = (buffers, buffers.hidden)
+    _norm(program, config, source, at + "input_layernorm.weight", inner, previous, adds=layer > 0)
     projections = [f"{at}self_attn.{p}_proj." for p in ("q", "k", "v")]
     program.linear([source.weight(p + "weight") for p in projections], buffers.hidden, buffers.qkv)
     plus = np.float32(1.0 if config.norm_plus_one else 0.0)
@@ -154,7 +154,7 @@ def _record_mlp(program: _native.Program, config: ModelConfig, source: WeightSou
     at = f"model.layers.{layer}."
     before = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
     post = at + "post_attention_layernorm.weight" if config.post_norms else None
-    _norm(program, config, source, f"{at}{before}.weight", buffers, buffers.hidden, buffers.delta, post)
+    _norm(program, config, source, f"{at}{before}.weight", (buffers, buffers.hidden), post)
     names = [at + "mlp.gate_proj.", at + "mlp.up_proj."]
     program.linear([source.weight(name + "weight") for name in names], buffers.hidden, buffers.gate_up)
     if config.mlp_bias:
