@@ -36,6 +36,7 @@ inline OutMatrix new_matrix(size_t rows, size_t columns) {
   return OutMatrix(data, {rows, columns}, owner);
 }
 
+void bind_sampling(nb::module_& m);
 void bind_program(nb::module_& m);
 
 }  // namespace sapwood::python

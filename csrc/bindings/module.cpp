@@ -94,5 +94,6 @@ NB_MODULE(_native, m) {
                pool.load(layer, location, h, out.data() + int64_t(h) * s.head_dim, out.data() + int64_t(s.kv_heads + h) * s.head_dim);
              return out;
            }, nb::arg("layer"), nb::arg("location"), "float32 [2 * kv_heads, head_dim]: keys, then values.");
+  bind_sampling(m);
   bind_program(m);
 }

@@ -8,12 +8,20 @@ namespace sapwood::python {
 namespace {
 
 using Runs = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Pairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 Domain domain_of(bool logits) { return logits ? Domain::kLogits : Domain::kTokens; }
 
-Step make_step(const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs) {
+Step make_step(const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs, const nb::list& starts,
+               const nb::list& allowed) {
   Step step;
+  for (nb::handle start : starts) step.starts.push_back(nb::cast<const SlotStart&>(start));
+  for (nb::handle item : allowed) {
+    const auto pair = nb::cast<nb::tuple>(item);
+    const auto bits = nb::cast<Words>(pair[1]);
+    step.allowed.push_back({nb::cast<int32_t>(pair[0]), {bits.data(), bits.data() + bits.size()}});
+  }
   const auto table_runs = [](const nb::list& list) {
     std::vector<TableRun> out;
     for (nb::handle item : list) {
@@ -50,14 +58,36 @@ nb::ndarray<nb::numpy, const float, nb::ndim<2>> rows_of(Program& p, int index, 
   return {b.data.data(), {size_t(p.last_count(b.domain)), size_t(b.width)}, owner};
 }
 
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> new_array(const std::vector<T>& values) {
+  T* data = new T[values.size()];
+  std::copy(values.begin(), values.end(), data);
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return {data, {values.size()}, owner};
+}
+
+nb::ndarray<nb::numpy, int32_t, nb::ndim<2>> report_heads(const StepOutput& output) {
+  const size_t rows = output.reports.size();
+  int32_t* data = new int32_t[rows * 5];
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<int32_t*>(p); });
+  for (size_t i = 0; i < rows; i++) {
+    const LogprobReport& r = output.reports[i];
+    const int32_t row[5] = {r.run, r.position, r.sampled, r.top_n, r.asked};
+    std::copy(row, row + 5, data + 5 * i);
+  }
+  return {data, {rows, 5}, owner};
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
   nb::class_<Step>(m, "Step", "One step, as sapwood.core.plan describes it: integers only.")
-      .def("__init__", [](Step* self, const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs) {
-             new (self) Step(make_step(tokens, locations, copies, runs));
-           }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"),
-           "tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples.");
+      .def("__init__", [](Step* self, const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs,
+                          const nb::list& starts, const nb::list& allowed) {
+             new (self) Step(make_step(tokens, locations, copies, runs, starts, allowed));
+           }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"), nb::arg("starts") = nb::list(), nb::arg("allowed") = nb::list(),
+           "tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;\n"
+           "starts: SlotStarts; allowed: (index of a sampling run, uint32 array of one bit per id).");
 
   nb::class_<RopeTables>(m, "Rope", "Cosines and sines, each [max_len, rotary_dim / 2] flattened.")
       .def("__init__", [](RopeTables* self, Floats cosine, Floats sine) {
@@ -86,19 +116,25 @@ void bind_program(nb::module_& m) {
       .def("quantise", &Program::quantise, nb::arg("x"), nb::arg("out"))
       .def("gate", [](Program& p, int x, const std::string& kind, int out) { p.gate(x, gate_named(kind), out); }, nb::arg("x"), nb::arg("kind"), nb::arg("out"))
       .def("soft_cap", &Program::soft_cap, nb::arg("x"), nb::arg("cap"))
-      .def("argmax", &Program::argmax, nb::arg("logits"))
+      .def("sample", &Program::sample, nb::arg("logits"))
       .def("finish", &Program::finish)
       .def("run", [](Program& p, const Step& step) {
              nb::gil_scoped_release release;
              p.check(step);
-             return p.run(step);
+             return p.run(step).sampled;
            }, nb::arg("step"), "Replays on the calling thread; not while a stream runs the same program.")
       .def("set_profiling", &Program::set_profiling, nb::arg("on"))
       .def("profile", &Program::profile, "Nanoseconds by operation since profiling was turned on.")
       .def("rows", [](nb::handle self, int buffer) { return rows_of(nb::cast<Program&>(self), buffer, self); }, nb::arg("buffer"));
 
   nb::class_<ComputeStream::Result>(m, "StepResult")
-      .def_ro("sampled", &ComputeStream::Result::sampled)
+      .def_prop_ro("sampled", [](const ComputeStream::Result& r) { return r.output.sampled; })
+      .def_prop_ro("reports", [](const ComputeStream::Result& r) { return report_heads(r.output); }, nb::rv_policy::automatic,
+                   "int32 [reports, 5]: run, position, whether it was sampled, top_n, asked.")
+      .def_prop_ro("report_ids", [](const ComputeStream::Result& r) { return new_array(r.output.ids); }, nb::rv_policy::automatic,
+                   "int32, flat; of each report: the id at its position, top_n best ids, asked ids.")
+      .def_prop_ro("report_values", [](const ComputeStream::Result& r) { return new_array(r.output.values); }, nb::rv_policy::automatic,
+                   "float32 log-probabilities of report_ids.")
       .def_ro("error", &ComputeStream::Result::error)
       .def_ro("nanoseconds", &ComputeStream::Result::nanoseconds);
   nb::class_<ComputeStream>(m, "ComputeStream", "A native thread that replays launched steps in order, without the GIL.")

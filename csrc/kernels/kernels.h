@@ -59,7 +59,10 @@ struct KernelTable {
   void (*store_key)(KvType type, const float* x, int head_dim, std::byte* page, int token);
   void (*store_value)(KvType type, const float* x, int head_dim, std::byte* row);
   void (*soft_cap)(float* x, int64_t n, float cap);  // x = cap * tanh(x / cap)
-  int64_t (*argmax)(const float* x, int64_t n);      // the first of the largest; NaN is never chosen unless all are
+float (*largest)(const float* x, int64_t n);       // NaN is passed over; -inf where nothing is left
+  // Weights w = e^((x - highest) / temperature), and the sum of round(w * 2^44) over those with w >= lightest.
+  void (*weights)(const float* x, int64_t n, float highest, float temperature, float* out);
+  uint64_t (*mass)(const float* x, int64_t n, float highest, float temperature, float lightest);
   void (*add_normed)(float* residual, const float* delta, const float* weight, int64_t k, float epsilon);  // += rms_norm(delta)
 };
 

@@ -21,7 +21,7 @@ void NormOp::run(const Lane& lane, const StepContext& context) {
   const KernelTable& table = kernels();
   const Span rows = lane.share(context.count(out->domain));
   for (int64_t i = rows.begin; i < rows.end; i++) {
-    const int64_t row = out->domain == x->domain ? i : context.rows.logit_rows[size_t(i)];
+    const int64_t row = out->domain == x->domain ? i : context.logit_rows[size_t(i)].row;
     float* residual = x->row(row);
     if (delta != nullptr && delta_norm.empty()) table.add_rows(residual, delta->row(row), x->width);
     if (delta != nullptr && !delta_norm.empty()) table.add_normed(residual, delta->row(row), delta_norm.data(), x->width, epsilon);
@@ -86,13 +86,8 @@ void SoftCapOp::run(const Lane& lane, const StepContext& context) {
   for (int64_t row = rows.begin; row < rows.end; row++) kernels().soft_cap(x->row(row), x->width, cap);
 }
 
-void ArgmaxOp::run(const Lane& lane, const StepContext& context) {
-  const Span rows = lane.share(context.count(Domain::kLogits));
-  for (int64_t row = rows.begin; row < rows.end; row++) {
-    const int64_t id = kernels().argmax(logits->row(row), logits->width);
-    context.sampled[size_t(row)] = int32_t(id);
-    *context.rows.next_token[size_t(row)] = int32_t(id);
-  }
+void SampleOp::prepare(const StepContext& context) {
+  sampler->prepare(context.logit_rows.data(), context.count(Domain::kLogits), logits->data.data(), logits->width, context.output);
 }
 
 }  // namespace sapwood

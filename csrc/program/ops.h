@@ -2,6 +2,7 @@
 // Invariant: `run` is called by every lane; the program puts a barrier after each operation.
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/attention.h"
@@ -30,8 +31,9 @@ struct ActivationBuffer {
 struct StepContext {
   const BatchRows& rows;
   const KvPool& pool;
-  std::vector<int32_t>& sampled;  // one id per logit row
-  int64_t count(Domain domain) const { return int64_t(domain == Domain::kTokens ? rows.tokens.size() : rows.logit_rows.size()); }
+  std::span<const LogitRow> logit_rows;  // the block whose logits are computed now
+  StepOutput& output;
+  int64_t count(Domain domain) const { return int64_t(domain == Domain::kTokens ? rows.tokens.size() : logit_rows.size()); }
 };
 
 class Op {
@@ -124,11 +126,13 @@ struct SoftCapOp final : Op {  // x = cap * tanh(x / cap)
   void run(const Lane&, const StepContext&) override;
 };
 
-// The id of the largest logit of each row (the smallest id of equals) goes to the token table and to the step's result.
-struct ArgmaxOp final : Op {
-  const char* name() const override { return "argmax"; }
+// Chooses ids, which go to the token table and to the step's output, and reports log-probabilities.
+struct SampleOp final : Op {
+  const char* name() const override { return "sample"; }
   FloatBuffer* logits;
-  void run(const Lane&, const StepContext&) override;
+  Sampler* sampler;
+  void prepare(const StepContext&) override;
+  void run(const Lane& lane, const StepContext&) override { sampler->run(lane); }
 };
 
 }  // namespace sapwood

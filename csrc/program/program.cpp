@@ -14,13 +14,19 @@ void require_size(const std::vector<float>& v, int64_t size, const char* what) {
 }  // namespace
 
 Program::Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits)
-    : pool_(std::move(pool)), kv_(std::move(kv)), tables_(limits, *kv_) {}
+    : pool_(std::move(pool)), kv_(std::move(kv)), tables_(limits, *kv_), sampler_(limits.slots, limits.vocabulary, limits.max_logit_rows, pool_->lanes()) {}
 
 int64_t Program::capacity(Domain domain) const {
   return domain == Domain::kTokens ? tables_.limits().max_rows : tables_.limits().max_logit_rows;
 }
 
 void Program::recording() const { require(!finished_, "the program is finished; record a new one"); }
+
+void Program::stage(Domain domain) {
+  recording();
+  require(domain == Domain::kLogits || tail_ < 0, "operations on tokens come before those on logits");
+  if (domain == Domain::kLogits && tail_ < 0) tail_ = int64_t(ops_.size());
+}
 
 FloatBuffer& Program::buffer(int index) {
   require(index >= 0 && size_t(index) < buffers_.size(), "there is no buffer " + std::to_string(index));
@@ -51,7 +57,7 @@ void Program::embed(std::shared_ptr<Weight> weight, float scale, int x) {
   require(weight->rows() >= tables_.limits().vocabulary, "the embedding has fewer rows than the vocabulary");
   EmbedOp op;
   op.weight = std::move(weight), op.scale = scale, op.x = &to;
-  record(std::move(op));
+  record(std::move(op), Domain::kTokens);
 }
 
 void Program::norm(NormSpec spec) {
@@ -65,7 +71,8 @@ void Program::norm(NormSpec spec) {
     require(op.delta->width == op.x->width && op.delta->domain == Domain::kTokens, "added rows must be as wide as the residual");
   }
   op.weight = std::move(spec.weight), op.delta_norm = std::move(spec.delta_norm), op.epsilon = spec.epsilon;
-  record(std::move(op));
+  const Domain domain = op.out->domain;
+  record(std::move(op), domain);
 }
 
 void Program::linear(std::vector<std::shared_ptr<Weight>> weights, int input, int out) {
@@ -76,7 +83,7 @@ void Program::linear(std::vector<std::shared_ptr<Weight>> weights, int input, in
           "a linear of " + std::to_string(op.linear->k()) + " x " + std::to_string(op.linear->columns()) + " does not fit its buffers (" +
               std::to_string(op.input->k) + " -> " + std::to_string(op.out->width) + ")");
   op.input->want |= op.linear->want();
-  recording();
+  stage(op.out->domain);
   ops_.push_back(std::make_unique<LinearOp>());
   auto& placed = static_cast<LinearOp&>(*ops_.back());
   placed.linear = std::move(op.linear), placed.input = op.input, placed.out = op.out;
@@ -87,7 +94,8 @@ void Program::bias(int x, std::vector<float> numbers) {
   op.x = &buffer(x);
   require_size(numbers, op.x->width, "the bias");
   op.bias = std::move(numbers);
-  record(std::move(op));
+  const Domain domain = op.x->domain;
+  record(std::move(op), domain);
 }
 
 void Program::heads(HeadsSpec spec) {
@@ -106,7 +114,7 @@ void Program::heads(HeadsSpec spec) {
   op.layer = spec.layer, op.query_heads = spec.query_heads, op.rotary_dim = spec.rotary_dim, op.epsilon = spec.epsilon;
   op.bias = std::move(spec.bias), op.query_norm = std::move(spec.query_norm), op.key_norm = std::move(spec.key_norm);
   op.cosine = std::move(spec.cosine), op.sine = std::move(spec.sine);
-  record(std::move(op));
+  record(std::move(op), Domain::kTokens);
 }
 
 const AttentionPlan* Program::plan_for(int window, int group) {
@@ -118,7 +126,7 @@ const AttentionPlan* Program::plan_for(int window, int group) {
 }
 
 void Program::attention(int qkv, int out, int layer, const AttentionShape& shape) {
-  recording();
+  stage(Domain::kTokens);
   const KvShape& kv = kv_->shape();
   FloatBuffer &from = buffer(qkv), &to = buffer(out);
   require(shape.window >= 0 && layer >= 0 && layer < kv.layers && shape.query_heads > 0, "attention needs an existing layer and a window of at least 0");
@@ -136,28 +144,31 @@ void Program::quantise(int x, int out) {
   QuantiseOp op;
   op.x = &buffer(x), op.out = &activations(out);
   require(op.x->width == op.out->k && op.x->domain == op.out->domain, "quantised rows keep their width");
-  record(std::move(op));
+  const Domain domain = op.out->domain;
+  record(std::move(op), domain);
 }
 
 void Program::gate(int x, Gate kind, int out) {
   QuantiseOp op;
   op.x = &buffer(x), op.out = &activations(out), op.gated = true, op.gate = kind;
   require(op.x->width == 2 * op.out->k && op.x->domain == op.out->domain, "a gate reads gate|up, twice as wide as its output");
-  record(std::move(op));
+  const Domain domain = op.out->domain;
+  record(std::move(op), domain);
 }
 
 void Program::soft_cap(int x, float cap) {
   require(cap > 0, "a soft cap must be positive");
   SoftCapOp op;
   op.x = &buffer(x), op.cap = cap;
-  record(std::move(op));
+  const Domain domain = op.x->domain;
+  record(std::move(op), domain);
 }
 
-void Program::argmax(int logits) {
-  ArgmaxOp op;
-  op.logits = &buffer(logits);
-  require(op.logits->domain == Domain::kLogits && op.logits->width >= tables_.limits().vocabulary, "argmax reads logits of the whole vocabulary");
-  record(std::move(op));
+void Program::sample(int logits) {
+  SampleOp op;
+  op.logits = &buffer(logits), op.sampler = &sampler_;
+  require(op.logits->domain == Domain::kLogits && op.logits->width >= tables_.limits().vocabulary, "sampling reads logits of the whole vocabulary");
+  record(std::move(op), Domain::kLogits);
 }
 
 void Program::finish() {
@@ -174,30 +185,43 @@ void Program::check(const Step& step) const {
   tables_.check(step);
 }
 
-void Program::run_ops(const Lane& lane, const StepContext& context) {
+void Program::run_lane(const Lane& lane, const Span& ops, const StepContext& context) {
   using Clock = std::chrono::steady_clock;
   const bool timed = profiling_ && lane.index == 0;
   auto before = timed ? Clock::now() : Clock::time_point();
-  for (auto& op : ops_) {
-    op->run(lane, context);
+  for (int64_t i = ops.begin; i < ops.end; i++) {
+    Op& op = *ops_[size_t(i)];
+    op.run(lane, context);
     lane.barrier();
     if (!timed) continue;
     const auto now = Clock::now();
-    profile_[op->name()] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
+    profile_[op.name()] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
     before = now;
   }
 }
 
-std::vector<int32_t> Program::run(const Step& step) {
+void Program::run_ops(const Span& ops, const StepContext& context) {
+  for (int64_t i = ops.begin; i < ops.end; i++) ops_[size_t(i)]->prepare(context);
+  pool_->run([&](Lane& lane) { run_lane(lane, ops, context); });
+}
+
+StepOutput Program::run(const Step& step) {
+  StepOutput output;
+  for (const auto& start : step.starts) sampler_.start(start);
   tables_.apply(step);
-  rows_.expand(step, tables_);
-  sampled_.assign(rows_.logit_rows.size(), -1);
-  if (rows_.tokens.empty()) return sampled_;
+  rows_.expand(step, tables_, sampler_, output);
+  if (rows_.tokens.empty()) return output;
   for (auto& p : plans_) p->plan.build(rows_.segments, p->options);
-  const StepContext context{rows_, *kv_, sampled_};
-  for (auto& op : ops_) op->prepare(context);
-  pool_->run([&](Lane& lane) { run_ops(lane, context); });
-  return sampled_;
+  const std::span<const LogitRow> all = rows_.logit_rows;
+  const size_t most = size_t(tables_.limits().max_logit_rows);
+  last_block_ = int64_t(std::min(all.size(), most));
+  const int64_t end = int64_t(ops_.size()), tail = tail_ < 0 ? end : tail_;
+  run_ops({0, all.empty() ? tail : end}, {rows_, *kv_, all.first(size_t(last_block_)), output});
+  for (size_t done = size_t(last_block_); done < all.size(); done += size_t(last_block_)) {
+    last_block_ = int64_t(std::min(all.size() - done, most));
+    run_ops({tail, end}, {rows_, *kv_, all.subspan(done, size_t(last_block_)), output});
+  }
+  return output;
 }
 
 }  // namespace sapwood

@@ -1,6 +1,7 @@
 // Owns: a recorded step: a list of operations over static buffers, replayed by one call for any row counts up to the limits.
 // The CPU counterpart of a CUDA graph; decode, prefill and mixed steps replay the same list and nothing is padded.
-// Invariant: between two operations every lane passes a barrier; buffers are allocated once, when recording is finished.
+// Operations on rows of logits are its tail, replayed for one block of rows after the other, so that logits never take more memory
+// than a block. Invariant: between two operations every lane passes a barrier; buffers are allocated once, when recording is finished.
 #pragma once
 #include <map>
 #include <memory>
@@ -40,14 +41,14 @@ class Program : public std::enable_shared_from_this<Program> {
   void quantise(int x, int out);
   void gate(int x, Gate kind, int out);
   void soft_cap(int x, float cap);
-  void argmax(int logits);
+  void sample(int logits);
   void finish();
 
   // Replaying, on one thread at a time.
   void check(const Step& step) const;
-  std::vector<int32_t> run(const Step& step);
+  StepOutput run(const Step& step);
   FloatBuffer& buffer(int index);
-  int64_t last_count(Domain domain) const { return int64_t(domain == Domain::kTokens ? rows_.tokens.size() : rows_.logit_rows.size()); }
+  int64_t last_count(Domain domain) const { return domain == Domain::kTokens ? int64_t(rows_.tokens.size()) : last_block_; }  // of logits: the last block
   // With profiling on, lane 0 adds up the nanoseconds between barriers, by operation name.
   void set_profiling(bool on) { profiling_ = on, profile_.clear(); }
   const std::map<std::string, int64_t>& profile() const { return profile_; }
@@ -56,8 +57,10 @@ class Program : public std::enable_shared_from_this<Program> {
  private:
   ActivationBuffer& activations(int index);
   template <class T>
-  void record(T op) { recording(), ops_.push_back(std::make_unique<T>(std::move(op))); }
-  void run_ops(const Lane& lane, const StepContext& context);
+  void record(T op, Domain domain) { stage(domain), ops_.push_back(std::make_unique<T>(std::move(op))); }
+  void stage(Domain domain);  // the next operation writes to this domain
+  void run_ops(const Span& ops, const StepContext& context);
+  void run_lane(const Lane& lane, const Span& ops, const StepContext& context);
   void recording() const;
   const AttentionPlan* plan_for(int window, int group);
   int64_t capacity(Domain domain) const;
@@ -75,7 +78,8 @@ class Program : public std::enable_shared_from_this<Program> {
   std::vector<std::unique_ptr<WindowPlan>> plans_;
   std::shared_ptr<Attention> attention_;
   std::vector<std::unique_ptr<Op>> ops_;
-  std::vector<int32_t> sampled_;
+  Sampler sampler_;
+  int64_t tail_ = -1, last_block_ = 0;  // index of the first operation on logits; rows of the last block
   bool finished_ = false, profiling_ = false;
   std::map<std::string, int64_t> profile_;
 };

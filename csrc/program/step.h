@@ -7,6 +7,7 @@
 
 #include "attention/kv_pool.h"
 #include "attention/plan.h"
+#include "sampling/sampler.h"
 
 namespace sapwood {
 
@@ -20,14 +21,22 @@ struct RowRun {  // compute positions [first, first + count) of a slot; the last
   bool samples;
 };
 
-struct Step {
+struct AllowedIds {  // what a sampling run may choose from: one bit per id, lowest first
+  int32_t run;       // index in Step::runs
+  std::vector<uint32_t> bits;
+};
+
+struct Step {  // applied from top to bottom
+  std::vector<SlotStart> starts;
   std::vector<TableRun> tokens, locations;
   std::vector<int32_t> copies_from, copies_to;
   std::vector<RowRun> runs;
+  std::vector<AllowedIds> allowed;  // at most one per run; a run without one may choose any id
 };
 
 struct StepLimits {
-  int32_t slots, max_len, vocabulary, max_rows, max_logit_rows;
+  int32_t slots, max_len, vocabulary, max_rows;
+  int32_t max_logit_rows;  // rows of logits that exist at a time, not a limit of the step
 };
 
 class SlotTables {
@@ -43,6 +52,7 @@ class SlotTables {
 
  private:
   void check_runs(const std::vector<RowRun>& runs) const;
+  void check_sampling(const Step& step) const;
   StepLimits limits_;
   const KvPool& pool_;
   Array<int32_t> tokens_, locations_;
@@ -52,10 +62,13 @@ class SlotTables {
 struct BatchRows {
   std::vector<int32_t> tokens, positions, locations;
   std::vector<Segment> segments;
-  std::vector<int32_t> logit_rows;  // rows whose logits are needed, one per sampling run
-  std::vector<int32_t*> next_token; // where the sampled id of each logit row goes
+  std::vector<LogitRow> logit_rows;  // rows whose logits are needed: to sample from, or to report prompt log-probabilities
 
-  void expand(const Step& step, const SlotTables& tables);
+  // `output` gets room for what the step will sample and report. The step must outlive the rows.
+  void expand(const Step& step, const SlotTables& tables, const Sampler& sampler, StepOutput& output);
+
+ private:
+  void add_logit_rows(const RowRun& run, int32_t index, int32_t* tokens, const SamplingSettings& settings, StepOutput& output);
 };
 
 }  // namespace sapwood

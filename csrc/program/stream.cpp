@@ -38,7 +38,7 @@ ComputeStream::Result ComputeStream::run(Job& job) {
   Result result;
   const auto start = std::chrono::steady_clock::now();
   try {
-    result.sampled = job.program->run(job.step);
+    result.output = job.program->run(job.step);
   } catch (const std::exception& error) {  // the border of the thread: reported to whoever waits for the ticket
     result.error = error.what();
   }

@@ -17,9 +17,9 @@ namespace sapwood {
 class ComputeStream {
  public:
   struct Result {
-    std::vector<int32_t> sampled;  // one id per sampling run, in the order of the runs
-    std::string error;             // empty: the step succeeded
-    int64_t nanoseconds = 0;       // of computing, without waiting in the queue
+    StepOutput output;
+    std::string error;        // empty: the step succeeded
+    int64_t nanoseconds = 0;  // of computing, without waiting in the queue
   };
 
   explicit ComputeStream(std::shared_ptr<ThreadPool> pool);

@@ -1,6 +1,7 @@
 // Programs and the compute stream on a tiny random model: the law of batches over whole steps, order, and refused steps.
 #include <poll.h>
 
+#include <array>
 #include <cmath>
 #include <memory>
 
@@ -35,9 +36,9 @@ struct Recorded {
   int logits;
 };
 
-Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0) {
+Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows = 4) {
   auto kv = std::make_shared<KvPool>(KvShape{kLayers, kKvHeads, kHeadDim, KvType::kF16}, 64);
-  auto p = std::make_shared<Program>(pool, kv, StepLimits{4, kMaxLen, kVocabulary, 700, 4});
+  auto p = std::make_shared<Program>(pool, kv, StepLimits{4, kMaxLen, kVocabulary, 700, logit_rows});
   const auto ones = std::vector<float>(kHidden, 1.f);
   auto cosine = std::make_shared<std::vector<float>>(), sine = std::make_shared<std::vector<float>>();
   for (int t = 0; t < kMaxLen; t++)
@@ -70,7 +71,7 @@ Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0) {
   p->norm({x, delta, al, ones, {}, 1e-5f});
   p->linear({table}, al, logits);
   p->soft_cap(logits, 30.f);
-  p->argmax(logits);
+  p->sample(logits);
   p->finish();
   return {p, kv, logits};
 }
@@ -115,13 +116,13 @@ Trace alone(int lanes, const std::vector<int32_t>& ids, int outputs, int chunk, 
   for (int at = 0; at < n; at += chunk) {
     const int count = std::min(chunk, n - at);
     s.runs = {{1, at, count, at + count == n}};
-    const auto sampled = r.program->run(s);
+    const auto sampled = r.program->run(s).sampled;
     if (!sampled.empty()) keep(trace, r, sampled, 0);
     s = Step();
   }
   for (int i = 0; i + 1 < outputs; i++) {
     s.runs = {{1, n + i, 1, true}};
-    keep(trace, r, r.program->run(s), 0);
+    keep(trace, r, r.program->run(s).sampled, 0);
   }
   return trace;
 }
@@ -148,7 +149,7 @@ TEST(program_keeps_the_law_of_batches) {
       s.runs.push_back({slot, 0, int(prompts[size_t(slot)].size()), true});
     }
     for (int i = 0; i < outputs; i++) {
-      const auto sampled = r.program->run(s);
+      const auto sampled = r.program->run(s).sampled;
       s = Step();
       for (int slot = 0; slot < 4; slot++) {
         keep(got[size_t(slot)], r, sampled, size_t(slot));
@@ -176,13 +177,47 @@ TEST(stream_runs_launched_steps_in_order_and_signals) {
   }
   for (size_t i = 0; i < tickets.size(); i++) {
     const auto result = stream.wait(tickets[i]);
-    CHECK(result.error.empty() && result.sampled == std::vector<int32_t>{want.ids[i]} && result.nanoseconds > 0);
+    CHECK(result.error.empty() && result.output.sampled == std::vector<int32_t>{want.ids[i]} && result.nanoseconds > 0);
   }
   CHECK(stream.completed() == 5);
   pollfd fd{stream.event_fd(), POLLIN, 0};
   CHECK(poll(&fd, 1, 1000) == 1);
   CHECK_THROWS(stream.wait(tickets[0]));
   CHECK_THROWS(stream.wait(99));
+}
+
+TEST(log_probabilities_do_not_depend_on_blocks_chunks_or_lanes) {
+  const auto ids = prompt(50, 6);
+  SamplingSettings settings;
+  settings.temperature = 1, settings.seed = 7, settings.num_prompt = 50;
+  settings.reports_output = true, settings.prompt_start = 3, settings.top_n = 4, settings.asked_ids = {5, 60};
+  StepOutput want;
+  for (const auto& [lanes, block, chunk] : {std::array{1, 64, 50}, {2, 1, 50}, {2, 7, 50}, {1, 3, 7}, {2, 64, 7}}) {
+    Recorded r = record(std::make_shared<ThreadPool>(lanes), 0, block);
+    StepOutput got;
+    for (int at = 0; at < 50; at += chunk) {
+      Step s;
+      if (at == 0) s = start(1, ids), s.starts.push_back({1, settings});
+      const int count = std::min(chunk, 50 - at);
+      s.runs = {{1, at, count, at + count == 50}};
+      const StepOutput part = r.program->run(s);
+      got.sampled.insert(got.sampled.end(), part.sampled.begin(), part.sampled.end());
+      got.reports.insert(got.reports.end(), part.reports.begin(), part.reports.end());
+      got.ids.insert(got.ids.end(), part.ids.begin(), part.ids.end()), got.values.insert(got.values.end(), part.values.begin(), part.values.end());
+    }
+    CHECK(got.sampled.size() == 1 && got.reports.size() == 48);
+    for (int i = 0; i < 48; i++) {
+      const LogprobReport& report = got.reports[size_t(i)];
+      const int32_t* at = got.ids.data() + 7 * i;
+      const float* value = got.values.data() + 7 * i;
+      CHECK(report.position == 3 + i && report.sampled == (i == 47) && report.top_n == 4 && report.asked == 2);
+      CHECK(at[0] == (i == 47 ? got.sampled[0] : ids[size_t(3 + i)]) && at[5] == 5 && at[6] == 60);
+      for (int n = 1; n < 4; n++) CHECK(value[n] >= value[n + 1]);
+      for (int n = 1; n < 5; n++) CHECK(at[n] != at[0] || value[n] == value[0]);
+    }
+    if (want.ids.empty()) want = got;
+    CHECK(got.sampled == want.sampled && got.ids == want.ids && test::same_bits(got.values.data(), want.values.data(), want.values.size()));
+  }
 }
 
 TEST(steps_that_do_not_fit_are_refused_before_they_run) {
@@ -206,6 +241,11 @@ TEST(steps_that_do_not_fit_are_refused_before_they_run) {
   refused([](Step& s) { s.locations[0].values[3] = 64 * 16; });
   refused([](Step& s) { s.locations[0].values[3] = 5; });  // not at its place within a page
   refused([](Step& s) { s.copies_from = {1}; });
+  refused([](Step& s) { s.starts = {{4, {}}}; });
+  refused([](Step& s) { s.starts = {{0, {}}}, s.starts[0].settings.top_p = 2; });
+  refused([](Step& s) { s.allowed = {{1, {1, 1}}}; });
+  refused([](Step& s) { s.allowed = {{0, {1}}}; });
+  refused([](Step& s) { s.runs[0].samples = false, s.allowed = {{0, {1, 1}}}; });
   refused([](Step& s) { s.copies_from = {1}, s.copies_to = {-5}; });
 }
 
@@ -219,7 +259,7 @@ TEST(recording_refuses_what_does_not_fit) {
   CHECK_THROWS((p.linear({random_weight("q4_0", 32, 32, 1)}, a, x), 0));
   CHECK_THROWS((p.embed(random_weight("q4_0", 40, 64, 1), 1.f, x), 0));
   CHECK_THROWS((p.norm({x, -1, a, std::vector<float>(63), {}, 1e-5f}), 0));
-  CHECK_THROWS((p.argmax(x), 0));
+  CHECK_THROWS((p.sample(x), 0));
   CHECK_THROWS((p.attention(x, x, 0, {3, 1.f, 0.f, 0}), 0));
   CHECK_THROWS((p.check(Step()), 0));
   CHECK_THROWS((p.finish(), 0));  // activations that nobody reads

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sapwood.core.plan import EngineLimits, RowRun, StepPlan, StepResult
+from sapwood.engine.native_settings import Reports, to_native_start
 from sapwood.errors import EngineFailed
 from sapwood.kernels.native import _native
 
@@ -55,7 +56,7 @@ class NativeEngine:
         if self._stream is None:
             raise EngineFailed("the compute stream is closed: the engine is shutting down; send the request to a running server")
         try:
-            ticket = self._stream.launch(self._program, _to_step(plan))
+            ticket = self._stream.launch(self._program, self._to_step(plan))
         except _native.NativeError as error:
             raise EngineFailed(f"step {plan.step} cannot run: {error}; report this plan as a bug, then restart") from error
         return NativePending(plan, self._stream, ticket)
@@ -66,11 +67,13 @@ class NativeEngine:
             self._stream.drain()
             self._stream = None
 
-
-def _to_step(plan: StepPlan) -> _native.Step:
-    tokens = [(start.slot, 0, start.token_ids) for start in plan.starts]
-    locations = [(write.slot, write.position, write.locations) for write in plan.writes]
-    return _native.Step(tokens, locations, plan.copies if len(plan.copies) else None, _to_runs(plan.rows))
+    def _to_step(self, plan: StepPlan) -> _native.Step:
+        limits = self._limits
+        tokens = [(start.slot, 0, start.token_ids) for start in plan.starts]
+        locations = [(write.slot, write.position, write.locations) for write in plan.writes]
+        copies = plan.copies if len(plan.copies) else None
+        starts = [to_native_start(start, limits.vocab_size, limits.eos_token_ids) for start in plan.starts]
+        return _native.Step(tokens, locations, copies, _to_runs(plan.rows), starts)
 
 
 def _to_runs(rows: Sequence[RowRun]) -> NDArray[np.int32]:
@@ -80,4 +83,8 @@ def _to_runs(rows: Sequence[RowRun]) -> NDArray[np.int32]:
 
 def _to_result(plan: StepPlan, found: _native.StepResult) -> StepResult:
     sampled = iter(found.sampled)
-    return StepResult(plan.step, [next(sampled) if row.samples else -1 for row in plan.rows])
+    token_ids = [next(sampled) if row.samples else -1 for row in plan.rows]
+    if not len(found.reports):
+        return StepResult(plan.step, token_ids)
+    reports = Reports(found)
+    return StepResult(plan.step, token_ids, reports.sampled, reports.prompts)

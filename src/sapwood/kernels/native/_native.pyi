@@ -65,6 +65,50 @@ class KvPool:
     def read_token(self, layer: int, location: int) -> NDArray[numpy.float32]:
         """float32 [2 * kv_heads, head_dim]: keys, then values."""
 
+class Steering:
+    """Penalties over the completion, biases, and the ids that may not end a short one."""
+
+    def __init__(
+        self,
+        frequency: float,
+        presence: float,
+        repetition: float,
+        num_prompt: int,
+        min_new: int,
+        ending_ids: NDArray[numpy.int32],
+        bias_ids: NDArray[numpy.int32],
+        biases: NDArray[numpy.float32],
+    ) -> None: ...
+
+class Reporting:
+    """Which log-probabilities a slot reports; prompt_start -1: none of the prompt."""
+
+    def __init__(self, output: bool, prompt_start: int, top_n: int, asked_ids: NDArray[numpy.int32]) -> None: ...
+
+class SlotStart:
+    """A request takes a slot; temperature 0 is greedy, top_k 0 is no limit."""
+
+    def __init__(
+        self,
+        slot: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        seed: int,
+        sample_index: int,
+        steering: Steering,
+        reporting: Reporting,
+    ) -> None: ...
+
+def sample(
+    pool: ThreadPool, logits: NDArray[numpy.float32], starts: Sequence[SlotStart], completions: Sequence[Sequence[int]]
+) -> list[int]:
+    """One id per row of float32 logits [S, V]; starts[i] and the ids completions[i] belong to row i."""
+
+def random_bits(seed: int, sample_index: int, position: int, purpose: int = 0) -> int:
+    """53 bits: the uniform number times 2**53."""
+
 class Step:
     """One step, as sapwood.core.plan describes it: integers only."""
 
@@ -74,9 +118,12 @@ class Step:
         locations: list[tuple[int, int, NDArray[numpy.int32]]],
         copies: NDArray[numpy.int32] | None,
         runs: NDArray[numpy.int32],
+        starts: list[SlotStart] = ...,
+        allowed: list[tuple[int, NDArray[numpy.uint32]]] = ...,
     ) -> None:
         """
-        tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples.
+        tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;
+        starts: SlotStarts; allowed: (index of a sampling run, uint32 array of one bit per id).
         """
 
 class Rope:
@@ -122,7 +169,7 @@ class Program:
     def quantise(self, x: int, out: int) -> None: ...
     def gate(self, x: int, kind: str, out: int) -> None: ...
     def soft_cap(self, x: int, cap: float) -> None: ...
-    def argmax(self, logits: int) -> None: ...
+    def sample(self, logits: int) -> None: ...
     def finish(self) -> None: ...
     def run(self, step: Step) -> list[int]:
         """
@@ -138,6 +185,18 @@ class Program:
 class StepResult:
     @property
     def sampled(self) -> list[int]: ...
+    @property
+    def reports(self) -> NDArray[numpy.int32]:
+        """int32 [reports, 5]: run, position, whether it was sampled, top_n, asked."""
+
+    @property
+    def report_ids(self) -> NDArray[numpy.int32]:
+        """int32, flat; of each report: the id at its position, top_n best ids, asked ids."""
+
+    @property
+    def report_values(self) -> NDArray[numpy.float32]:
+        """float32 log-probabilities of report_ids."""
+
     @property
     def error(self) -> str: ...
     @property

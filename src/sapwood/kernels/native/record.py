@@ -34,7 +34,7 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """Sizes of the static buffers: `max_rows` tokens and `max_logit_rows` sampling requests per step."""
+    """Sizes of the static buffers: `max_rows` tokens per step, `max_logit_rows` rows of logits at a time."""
 
     num_slots: int
     max_len: int
@@ -44,7 +44,7 @@ class ProgramLimits:
 
 @dataclass(frozen=True, slots=True)
 class RecordedModel:
-    """A finished program and the index of its logits buffer (`program.rows(logits)`: [sampling rows, vocabulary])."""
+    """A finished program and the index of its logits buffer (`program.rows(logits)`: the last block's logits)."""
 
     program: _native.Program
     logits: int
@@ -65,7 +65,7 @@ class _Buffers:
 def record_decoder(
     config: ModelConfig, source: WeightSource, pool: _native.ThreadPool, kv: _native.KvPool, limits: ProgramLimits
 ) -> RecordedModel:
-    """The whole step from token ids to the arg-max of the logits; `kv` must have the model's layers, heads and head_dim."""
+    """The whole step from token ids to sampled ids and log-probabilities; `kv` has the model's layers, heads and head_dim."""
     program = _native.Program(
         pool, kv, limits.num_slots, limits.max_len, config.vocab_size, limits.max_rows, limits.max_logit_rows
     )
@@ -82,7 +82,7 @@ def record_decoder(
     program.linear([embedding if config.tie_embeddings else source.weight("lm_head.weight")], last, logits)
     if config.logit_softcap:
         program.soft_cap(logits, config.logit_softcap)
-    program.argmax(logits)
+    program.sample(logits)
     program.finish()
     return RecordedModel(program, logits)
 
