@@ -10,7 +10,10 @@ namespace sapwood {
 namespace {
 
 constexpr int kBuckets = 256;
-constexpr float kNear = 14;  // temperatures from the top: weights above 2^-20, where nearly every nucleus ends
+constexpr int64_t kLook = 64;
+// How far from the top, in temperatures, candidates are sought: nearly every nucleus ends at weights above e^-6; beyond the last
+// distance nothing weighs anything.
+constexpr float kSpans[] = {6, 14, kWeightless};
 constexpr double kNoReach = std::numeric_limits<double>::infinity();
 
 uint64_t scaled(uint64_t bits, uint64_t mass) { return uint64_t((static_cast<unsigned __int128>(bits) * mass) >> 53); }
@@ -59,76 +62,72 @@ void Chooser::gather(const Distribution& d, float span) {
     const int64_t size = segments.size(s);
     if (values_.size() < count + size_t(size)) values_.resize(2 * count + size_t(kSegment)), ids_.resize(values_.size());
     const float* x = d.row.read(s, segment_.data());
-    for (int64_t i = 0; i < size; i++) {
-      values_[count] = x[i], ids_[count] = int32_t(segments.first(s) + i);
-      count += x[i] >= lowest;
+    for (int64_t begin = 0; begin < size; begin += kLook) {  // candidates are few: most looks find none
+      const int64_t end = std::min(size, begin + kLook);
+      if (!(kernels().largest(x + begin, end - begin) >= lowest)) continue;
+      for (int64_t i = begin; i < end; i++) {
+        values_[count] = x[i], ids_[count] = int32_t(segments.first(s) + i);
+        count += x[i] >= lowest;
+      }
     }
   }
   ids_.resize(count), values_.resize(count), weights_.resize(std::max(count, size_t(kSegment)));
   kernels().weights(values_.data(), int64_t(count), d.highest, d.temperature, weights_.data());
 }
 
-// Sorts the candidates into buckets by their distance from the top; within a bucket ids ascend, as they were gathered.
+// Counts the candidates into buckets by their distance from the top.
 void Chooser::rank(const Distribution& d, float span) {
   gather(d, span);
   const float scale = kBuckets / (span * d.temperature);
-  buckets_.assign(kBuckets, {0, 0, 0, 1.f, false});
-  places_.resize(ids_.size()), candidates_.resize(ids_.size());
+  buckets_.assign(kBuckets, {0, 0, 1.f});
+  places_.resize(ids_.size());
+  member_bucket_ = -1;
   for (size_t i = 0; i < ids_.size(); i++) {
     places_[i] = uint8_t(std::min((d.highest - values_[i]) * scale, float(kBuckets - 1)));
-    buckets_[places_[i]].end++;
-  }
-  int64_t begin = 0;
-  for (auto& b : buckets_) b.begin = begin, begin += b.end, b.end = b.begin;
-  for (size_t i = 0; i < ids_.size(); i++) {
     Bucket& b = buckets_[places_[i]];
-    const uint64_t weight = fixed_weight(weights_[i]);
-    candidates_[size_t(b.end++)] = {values_[i], ids_[i], weight};
-    b.mass += weight, b.lightest = std::min(b.lightest, weights_[i]);
+    b.count++, b.mass += fixed_weight(weights_[i]), b.lightest = std::min(b.lightest, weights_[i]);
   }
 }
 
-void Chooser::sort(Bucket& b) {
-  if (b.sorted) return;
-  b.sorted = true;
+const std::vector<Chooser::Candidate>& Chooser::members(int bucket) {
+  if (bucket == member_bucket_) return members_;
+  member_bucket_ = bucket;
+  members_.clear();
+  for (size_t i = 0; i < places_.size(); i++)
+    if (places_[i] == bucket) members_.push_back({values_[i], ids_[i], fixed_weight(weights_[i])});
   const auto before = [](const Candidate& l, const Candidate& r) { return l.x > r.x || (l.x == r.x && l.id < r.id); };
-  const auto begin = candidates_.begin() + b.begin, end = candidates_.begin() + b.end;
-  if (!std::is_sorted(begin, end, before)) std::sort(begin, end, before);
+  if (!std::is_sorted(members_.begin(), members_.end(), before)) std::sort(members_.begin(), members_.end(), before);
+  return members_;
 }
 
 // The longest prefix in rank order of at most `most` candidates, each with less than `reach` before it and weighing `lightest`.
 Chooser::Prefix Chooser::prefix(int64_t most, double reach, float lightest) {
   Prefix p{0, false};
   const uint64_t light = fixed_weight(lightest);
-  for (auto& b : buckets_) {
-    if (b.begin == b.end) continue;
-    if (b.end <= most && double(p.mass + b.mass) < reach && b.lightest >= lightest) {
-      p.mass += b.mass;
+  int64_t count = 0;
+  for (int i = 0; i < kBuckets; i++) {
+    const Bucket& b = buckets_[size_t(i)];
+    if (b.count == 0) continue;
+    if (count + b.count <= most && double(p.mass + b.mass) < reach && b.lightest >= lightest) {
+      p.mass += b.mass, count += b.count;
       continue;
     }
-    sort(b);
-    for (int64_t i = b.begin; i < b.end; i++) {
-      const Candidate& c = candidates_[size_t(i)];
-      if (i >= most || !(double(p.mass) < reach) || c.weight < light) return {p.mass, true};
-      p.mass += c.weight;
+    for (const Candidate& c : members(i)) {
+      if (count == most || !(double(p.mass) < reach) || c.weight < light) return {p.mass, true};
+      p.mass += c.weight, count++;
     }
   }
-  p.ended = int64_t(candidates_.size()) == most;
+  p.ended = count == most;
   return p;
 }
 
 int32_t Chooser::at(uint64_t target) {
-  for (auto& b : buckets_) {
-    if (target >= b.mass) {
-      target -= b.mass;
-      continue;
-    }
-    sort(b);
-    int64_t i = b.begin;
-    for (; target >= candidates_[size_t(i)].weight; i++) target -= candidates_[size_t(i)].weight;
-    return candidates_[size_t(i)].id;
-  }
-  return candidates_.front().id;
+  int bucket = 0;
+  for (; target >= buckets_[size_t(bucket)].mass; bucket++) target -= buckets_[size_t(bucket)].mass;
+  const std::vector<Candidate>& in = members(bucket);
+  size_t i = 0;
+  for (; target >= in[i].weight; i++) target -= in[i].weight;
+  return in[i].id;
 }
 
 int32_t Chooser::by_rank(const Distribution& d, const SamplingSettings& settings, uint64_t bits, uint64_t total) {
@@ -136,7 +135,7 @@ int32_t Chooser::by_rank(const Distribution& d, const SamplingSettings& settings
   const int64_t vocabulary = d.row.segments().vocabulary;
   const bool limited = settings.top_k > 0 && settings.top_k < vocabulary;
   const int64_t most = limited ? settings.top_k : vocabulary;
-  for (const float span : {kNear, kWeightless}) {
+  for (const float span : kSpans) {
     const bool all = span == kWeightless;  // who is missing weighs nothing
     rank(d, span);
     const Prefix best = limited ? prefix(most, kNoReach, 0) : Prefix{total, true};

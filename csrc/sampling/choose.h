@@ -4,8 +4,8 @@
 // or the lanes in which they were taken, and a threshold falls on the same id wherever it is searched from.
 //
 //   by id     sums per segment  -> the segment that holds the target -> walk it               (no top-k, no top-p)
-//   by rank   candidates near the top -> 256 buckets by distance from it -> walk buckets, sorting only those that a
-//             border falls into; where the walk runs off the candidates, once more with all ids that weigh anything
+//   by rank   candidates near the top -> 256 buckets by distance from it -> walk buckets, looking only into those
+//             that a border falls into; where the walk runs off the candidates, once more with all ids that weigh anything
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -44,10 +44,9 @@ class Chooser {
     uint64_t weight;
   };
   struct Bucket {
-    int64_t begin, end;
+    int64_t count;
     uint64_t mass;
     float lightest;
-    bool sorted;
   };
   struct Prefix {
     uint64_t mass;
@@ -55,15 +54,16 @@ class Chooser {
   };
   void gather(const Distribution& d, float span);
   void rank(const Distribution& d, float span);
-  void sort(Bucket& bucket);
+  const std::vector<Candidate>& members(int bucket);  // by descending x, ties by ascending id
   Prefix prefix(int64_t most, double reach, float lightest);
   int32_t at(uint64_t target);
 
   std::vector<float> segment_, weights_, values_;
   std::vector<int32_t> ids_;
   std::vector<uint8_t> places_;
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> members_;  // of the bucket that was asked for last
   std::vector<Bucket> buckets_;
+  int member_bucket_ = -1;
 };
 
 }  // namespace sapwood
