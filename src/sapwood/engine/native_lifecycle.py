@@ -8,32 +8,33 @@ from __future__ import annotations
 
 from sapwood.core.plan import EngineLimits
 from sapwood.engine.native_runner import NativeEngine
-from sapwood.engine.native_weights import NativeWeights
+from sapwood.engine.native_weights import NativeWeights, StoredTensors
 from sapwood.errors import ConfigError
 from sapwood.kernels.native import _native
 from sapwood.kernels.native.record import ProgramLimits, record_decoder
-from sapwood.weights.checkpoint import Checkpoint
 
 LOGIT_ROWS_AT_ONCE = 64
 """Rows of logits that exist at a time; a step with more sampling or reporting rows computes them in blocks."""
 
 
 def create_native_engine(
-    checkpoint: Checkpoint, limits: EngineLimits, *, max_rows: int, kv_dtype: str, threads: int
+    checkpoint: StoredTensors, limits: EngineLimits, *, max_rows: int, kv_dtype: str, threads: int
 ) -> NativeEngine:
     """An engine for steps of at most `max_rows` tokens on `threads` threads.
 
     `kv_dtype` is f16 or f32. Raises ConfigError for limits that the native engine does not have, WeightsError for a checkpoint
     that it cannot pack.
     """
-    if limits.page_size != _native.PAGE_TOKENS:
+    if limits.page_size % _native.PAGE_TOKENS:
         raise ConfigError(
-            f"the native engine has pages of {_native.PAGE_TOKENS} tokens, not {limits.page_size}; leave the page size out",
+            f"a page of {limits.page_size} tokens is not made of the native engine's pages of {_native.PAGE_TOKENS}; "
+            "take a multiple, or leave the page size out",
             param="page_size",
         )
     config = checkpoint.config
     pool = _native.ThreadPool(threads)
-    kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, limits.num_pages, kv_dtype)
+    pages = limits.num_pages * (limits.page_size // _native.PAGE_TOKENS)
+    kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, pages, kv_dtype)
     sizes = ProgramLimits(limits.num_slots, limits.max_len, max_rows, LOGIT_ROWS_AT_ONCE)
     recorded = record_decoder(config, NativeWeights(checkpoint, pool, limits.max_len), pool, kv, sizes)
     return NativeEngine(limits, recorded.program, _native.ComputeStream(pool))

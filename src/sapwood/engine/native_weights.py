@@ -6,23 +6,40 @@ is asked for (a tied head is the embedding table), and what the file stores quan
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sapwood.core.model_config import RopeConfig
+from sapwood.core.model_config import ModelConfig, RopeConfig
 from sapwood.errors import WeightsError
 from sapwood.kernels.native import _native
 from sapwood.layers.rotary import rope_tables
-from sapwood.weights.checkpoint import Checkpoint
+from sapwood.weights.slicing import RawTensor
 
 RAW_FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+class StoredTensors(Protocol):
+    """What is read of a `Checkpoint`, whose methods these are."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor in a type of torch."""
+        ...
+
+    def raw(self, name: str) -> RawTensor | None:
+        """Its stored blocks, where the format keeps any."""
+        ...
 
 
 class NativeWeights:
     """Reads from one checkpoint, packs with the compute threads."""
 
-    def __init__(self, checkpoint: Checkpoint, pool: _native.ThreadPool, max_len: int) -> None:
+    def __init__(self, checkpoint: StoredTensors, pool: _native.ThreadPool, max_len: int) -> None:
         self._checkpoint = checkpoint
         self._pool = pool
         self._max_len = max_len

@@ -101,6 +101,12 @@ def test_closing_waits_for_launched_steps_and_ends_the_engine() -> None:
         engine.launch(StepPlan(2, (), (), no_copies(), ()))
 
 
-def test_pages_of_another_size_are_refused() -> None:
-    with pytest.raises(ConfigError, match="pages of 16 tokens"):
-        make_native(limits=EngineLimits(4, 64, 40, 8, VOCAB_SIZE, (EOS,)))
+def test_pages_are_made_of_whole_native_pages(engine: NativeEngine) -> None:
+    with pytest.raises(ConfigError, match="not made of the native engine's pages of 16"):
+        make_native(limits=EngineLimits(4, 64, 40, 24, VOCAB_SIZE, (EOS,)))
+    wide = make_native(limits=EngineLimits(4, 128, 8, 64, VOCAB_SIZE, (EOS,)), kv_dtype="f32")
+    greedy = SamplingParams(temperature=0.0, seed=0, max_new_tokens=20, ignore_eos=True)
+    requests = [ask(n, prompt(30 + 17 * n, n), greedy, ALL_LOGPROBS) for n in range(4)]
+    found, want = Hand(wide).run(requests), Hand(engine).run(requests)
+    wide.close()
+    assert {n: heard.content for n, heard in found.items()} == {n: heard.content for n, heard in want.items()}

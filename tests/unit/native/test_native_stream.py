@@ -92,3 +92,18 @@ def test_the_interpreter_may_exit_with_steps_in_flight(ending):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_allowed_ids_bind_the_run_that_they_name():
+    pool = native.ThreadPool(2, pin=False)
+    program, _ = small_program(pool)
+    free = program.run(first_step([3, 1, 4], 3))[0]
+    places = np.arange(MAX_LEN, 2 * MAX_LEN, dtype=np.int32)
+    for wanted in (0, 17, VOCABULARY - 1):
+        bits = np.zeros(2, np.uint32)
+        bits[wanted // 32] = 1 << wanted % 32
+        step = native.Step([], [(1, 0, places)], None, runs([1, 0, 2, 0], [0, 2, 1, 1]), allowed=[(1, bits)])
+        assert program.run(step) == [wanted]
+    assert program.run(native.Step([], [], None, runs([0, 2, 1, 1]))) == [free]
+    with pytest.raises(ValueError, match="one bit for every id"):
+        program.run(native.Step([], [], None, runs([0, 2, 1, 1]), allowed=[(0, bits[:1])]))
