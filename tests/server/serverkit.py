@@ -38,6 +38,7 @@ from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
 from sapwood.server.limits import ServingLimits
+from sapwood.server.protocol import protocol_options
 from sapwood.tokenizer.byte_vocabulary import byte_tokenizer
 from sapwood.tokenizer.chat import ChatRenderer
 
@@ -236,7 +237,7 @@ def ask(house: House, method: str, path: str, **kwargs: Any) -> httpx.Response:
 @contextlib.contextmanager
 def real_server(house: House) -> Iterator[str]:
     """The house behind a real socket; yields its base URL."""
-    server = uvicorn.Server(uvicorn.Config(house.app, host="127.0.0.1", port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(house.app, host="127.0.0.1", port=0, log_level="warning", **protocol_options()))
 
     async def run() -> None:
         pump = asyncio.ensure_future(house.backend.pump())

@@ -21,6 +21,8 @@ from sapwood.errors import InvalidRequest
 
 WINDOW_CHARS = 2048
 _MAX_PROGRAM_BYTES = 1 << 20
+MAX_SEARCH_WORK = 2_500_000
+"""Most instructions times characters that the patterns of one request may take for each text: at worst some ten milliseconds."""
 
 
 class StopMatch(NamedTuple):
@@ -38,6 +40,10 @@ class StopMatcher:
         """`keep_match` leaves the stop in the text. Raises InvalidRequest for a pattern that RE2 refuses."""
         self._strings = [_StringStop(text) for text in dict.fromkeys(stop)]
         self._regexes = [_RegexStop(pattern) for pattern in dict.fromkeys(stop_regex)]
+        if sum(regex.search_work for regex in self._regexes) > MAX_SEARCH_WORK:
+            raise InvalidRequest(
+                "stop_regex takes too long to search; use fewer, shorter or less nested patterns", param="stop_regex"
+            )
         self._keep_match = keep_match
         self._held = ""
         self.matched: str | None = None
@@ -118,6 +124,7 @@ class _RegexStop:
         self._compiled = _compile(pattern)
         width = max_width(pattern)
         self._window = min(width, WINDOW_CHARS)
+        self.search_work = self._compiled.programsize * self._window
         self.num_held = width - 1 if width <= WINDOW_CHARS else 0
         self._tail = ""
 

@@ -75,7 +75,7 @@ class ServedModel:
     """The model as clients see it. `aliases` are further names that requests may use.
 
     `sampling_defaults` (the checkpoint's generation config, by `SamplingParams` names) hold for the OpenAI routes; `facts` are
-    shown by `/model_info`.
+    shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`.
     """
 
     name: str
@@ -85,6 +85,7 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     sampling_defaults: tuple[tuple[str, Any], ...] = ()
     facts: tuple[tuple[str, Any], ...] = ()
+    tokenizer_facts: tuple[tuple[str, Any], ...] = ()
 
     def answers_to(self, name: str | None) -> bool:
         """Whether a request for `name` is meant for this model; no name means the served one."""

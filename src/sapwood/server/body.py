@@ -6,6 +6,7 @@ InvalidRequest whose message names the field where that can be known.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +14,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from sapwood.errors import Aborted, InvalidRequest
-from sapwood.server.failures import BodyTooLarge
+from sapwood.server.failures import BodyTooLarge, TooSlow, UnsupportedEncoding
 
 T = TypeVar("T")
 
@@ -21,6 +22,10 @@ _VALIDATION = re.compile(r"(?P<what>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>.
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _MALFORMED_AT = re.compile(r"\(byte (\d+)\)")
 _LAST_KEY = re.compile(rb'"([A-Za-z_]\w{0,63})"\s*:\s*-?$')
+BODY_TIMEOUT_S = 30.0
+"""How long a body may take, and a second more for each `BODY_BYTES_PER_S` that have come."""
+BODY_BYTES_PER_S = 16 * 1024
+
 _NOTHING = frozenset((b"", b"null", b"false", b'""', b"[]", b"{}", b"0"))
 
 
@@ -43,19 +48,26 @@ class Decoder(Generic[T]):
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body's bytes; raises BodyTooLarge before more than `max_bytes` are held in memory."""
+    """The body's bytes; raises BodyTooLarge before more than `max_bytes` are held in memory, TooSlow, UnsupportedEncoding."""
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared[:20]) > max_bytes:
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedEncoding("compressed bodies are not supported by this server; send it without content-encoding")
     chunks, size = [], 0
+    started_s = asyncio.get_running_loop().time()
     try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > max_bytes:
-                raise _too_large(max_bytes)
-            chunks.append(chunk)
+        async with asyncio.timeout_at(started_s + BODY_TIMEOUT_S) as deadline:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                chunks.append(chunk)
+                deadline.reschedule(started_s + BODY_TIMEOUT_S + size / BODY_BYTES_PER_S)
     except ClientDisconnect:
         raise Aborted("the client went away before its request was complete") from None
+    except TimeoutError:
+        raise TooSlow(f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s; send it faster") from None
     return b"".join(chunks)
 
 

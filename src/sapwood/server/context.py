@@ -5,6 +5,7 @@ Holds no state of its own. Invariant: everything in it lives as long as the appl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -14,7 +15,7 @@ from sapwood.errors import InvalidRequest, UnknownModel
 from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.body import Decoder, T, read_body
 from sapwood.server.frontend import Frontend
-from sapwood.server.limits import MAX_BODY_BYTES, check_state
+from sapwood.server.limits import MAX_BODY_BYTES, check_room, check_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,24 @@ class ServerContext:
         if not self.model.answers_to(name):
             raise UnknownModel(f"model {str(name)[:200]!r} is not served here; ask for {self.model.name!r}", param="model")
 
-    async def encode(self, pieces: Pieces, *, add_special: bool, name: str) -> list[int]:
-        """The ids of a prompt, refusing early what could not be accepted anyway; `name` is the field it came in."""
+    def check_texts(self, lengths: Iterable[int], n: int | None, name: str) -> None:
+        """Refuse before any work what could not be accepted anyway: too many samples, or a text too long for any prompt.
+
+        `lengths` are the texts', in characters; `name` is the field that they came in.
+        """
         check_state(self.frontend.state)
-        num_chars = sum(len(text) for text, _ in pieces)
-        if not num_chars:
+        counts, limits = list(lengths), self.frontend.limits
+        check_room(self.frontend.num_open, len(counts) * max(1, n or 1), limits.max_open_requests)
+        if limits.max_prompt_chars is not None and max(counts) > limits.max_prompt_chars:
+            raise InvalidRequest(
+                f"{name} has {max(counts)} characters, far more than the {limits.max_request_tokens} tokens that a request may "
+                f"hold, its completion included; shorten the {name}",
+                param=name,
+            )
+
+    async def encode(self, pieces: Pieces, *, add_special: bool, name: str) -> list[int]:
+        """The ids of a prompt; `name` is the field it came in."""
+        check_state(self.frontend.state)
+        if not any(text for text, _ in pieces):
             raise InvalidRequest(f"{name} must not be empty; send some text", param=name)
         return await self.frontend.backend.tokenize(pieces, add_special)

@@ -5,12 +5,16 @@ Knows nothing of HTTP. Invariant: the server sees a request's texts in the order
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.messages.channel import Sender
-from sapwood.messages.types import Drain, Forget, StepEvents, StepTexts, Watch
+from sapwood.messages.types import Answer, Drain, Forget, StepEvents, StepTexts, Watch
+
+PROBE = 0
+"""The number of a question that asks the detokenizer for a sign of life; questions to the worker count from one."""
 
 
 class Decoder(Protocol):
@@ -22,6 +26,15 @@ class Decoder(Protocol):
 
     def take(self, message: StepEvents) -> None:
         """A step's ids arrived at the server."""
+        ...
+
+    @property
+    def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """By the name of the helper process, if there is one: a question that it answers at once."""
+        ...
+
+    def note_answer(self, answer: Answer) -> None:
+        """An answer arrived at the server, perhaps to such a question."""
         ...
 
     def close(self) -> None: ...
@@ -44,6 +57,13 @@ class InlineDecoder:
     def take(self, message: StepEvents) -> None:
         self._deliver(self._detokenizer.process(message))
 
+    @property
+    def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        return {}
+
+    def note_answer(self, answer: Answer) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -53,6 +73,7 @@ class ProcessDecoder:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self._probe: asyncio.Future[None] | None = None
 
     def watch(self, message: Watch) -> None:
         self._sender.send(message)
@@ -62,6 +83,20 @@ class ProcessDecoder:
 
     def take(self, message: StepEvents) -> None:
         raise TypeError("rank 0 sent ids to the server although a detokenizer process is running")
+
+    @property
+    def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        return {"detokenizer": self._ask}
+
+    def note_answer(self, answer: Answer) -> None:
+        if answer.ask == PROBE and self._probe is not None and not self._probe.done():
+            self._probe.set_result(None)
+
+    async def _ask(self) -> None:
+        """An answer that the detokenizer passes on, as it does with all that is not for it."""
+        self._probe = asyncio.get_running_loop().create_future()
+        self._sender.send(Answer(PROBE, True))
+        await self._probe
 
     def close(self) -> None:
         self._sender.send(Drain())

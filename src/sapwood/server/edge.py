@@ -33,6 +33,8 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # answered as GET; the HTTP server leaves the body out
+            scope = {**scope, "method": "GET"}
         request_id = _request_id(scope)
         started = False
 

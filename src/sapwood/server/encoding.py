@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 from sapwood.errors import InvalidRequest, SapwoodError
@@ -29,6 +31,11 @@ class Encoder(Protocol):
 
     def take(self, message: Tokenized) -> None:
         """An answer of a tokenizer process arrived."""
+        ...
+
+    @property
+    def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """By the names of the helper processes: a question that each of them answers at once."""
         ...
 
     def fail_all(self, error: SapwoodError) -> None:
@@ -53,6 +60,10 @@ class InlineEncoder:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._tokenizer.encode_pieces, pieces, add_special)
 
+    @property
+    def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        return {}
+
     def take(self, message: Tokenized) -> None:
         raise TypeError("an answer from a tokenizer process although none was started")
 
@@ -73,14 +84,13 @@ class ProcessEncoder:
         self._waiting: dict[int, asyncio.Future[list[int]]] = {}
 
     async def encode(self, pieces: Pieces, add_special: bool) -> list[int]:
-        ask = next(self._numbers)
-        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._waiting[ask] = future
-        try:
-            next(self._turn).send(Tokenize(ask, pieces, add_special))
-            return await future
-        finally:
-            del self._waiting[ask]
+        return await self._ask(next(self._turn), pieces, add_special)
+
+    @property
+    def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        return {
+            f"tokenizer {index}": partial(self._ask, sender, [("", True)], False) for index, sender in enumerate(self._senders)
+        }
 
     def take(self, message: Tokenized) -> None:
         future = self._waiting.get(message.ask)
@@ -90,6 +100,16 @@ class ProcessEncoder:
             future.set_exception(InvalidRequest(message.error, param="text"))
         else:
             future.set_result(unpack_ids(message.token_ids).tolist())
+
+    async def _ask(self, sender: Sender, pieces: Pieces, add_special: bool) -> list[int]:
+        ask = next(self._numbers)
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting[ask] = future
+        try:
+            sender.send(Tokenize(ask, pieces, add_special))
+            return await future
+        finally:
+            del self._waiting[ask]
 
     def fail_all(self, error: SapwoodError) -> None:
         for future in self._waiting.values():

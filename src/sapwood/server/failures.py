@@ -22,6 +22,27 @@ class BodyTooLarge(InvalidRequest):
     code = "body_too_large"
 
 
+class HeadTooLarge(InvalidRequest):
+    """The request line and headers have more bytes than the server reads."""
+
+    status = 431
+    code = "head_too_large"
+
+
+class TooSlow(InvalidRequest):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class UnsupportedEncoding(InvalidRequest):
+    """The body is compressed."""
+
+    status = 415
+    code = "unsupported_encoding"
+
+
 class Forbidden(InvalidRequest):
     """The request comes from a place that may not ask."""
 
@@ -64,6 +85,11 @@ def error_body(error: SapwoodError) -> ErrorBody:
     return ErrorBody(ErrorDetail(error.message, error.kind, error.param, error.code))
 
 
+def error_body_bytes(error: SapwoodError) -> bytes:
+    """That body as it travels."""
+    return msgspec.json.encode(error_body(error))
+
+
 def error_response(error: SapwoodError) -> Response:
     """The whole response."""
     headers = {}
@@ -71,9 +97,9 @@ def error_response(error: SapwoodError) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, BodyTooLarge):
+    if isinstance(error, (BodyTooLarge, TooSlow)):
         headers["connection"] = "close"
-    return Response(msgspec.json.encode(error_body(error)), error.status, headers, "application/json")
+    return Response(error_body_bytes(error), error.status, headers, "application/json")
 
 
 _BY_CODE: dict[str, type[SapwoodError]] = {

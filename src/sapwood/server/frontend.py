@@ -127,6 +127,13 @@ class Frontend:
         check_state(self.state)
         return await self._questions.ask(Flush(next(self._numbers)), timeout_s)
 
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is open; returns whether that came about."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        return self._idle.is_set()
+
     async def refresh_stats(self, timeout_s: float = 1.0) -> None:
         """Ask the worker how it stands now; what it said last stays when it does not answer."""
         with contextlib.suppress(Unavailable, Overloaded):
@@ -135,13 +142,19 @@ class Frontend:
             if answer.data:
                 self._note_stats(msgspec.convert(answer.data, StepStats))
 
+    async def probe_worker(self) -> None:
+        """Return when rank 0 has answered something, however long that takes."""
+        await self._questions.ask(Ask(next(self._numbers)), None)
+
+    def set_stalled(self, is_stalled: bool) -> None:
+        """Whether a process hangs: while one does, no new request is accepted; those that are open wait for it."""
+        if self.state in (ServingState.READY, ServingState.STALLED):
+            self.state = ServingState.STALLED if is_stalled else ServingState.READY
+
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more, wait for what is open, abort the rest at the deadline; returns whether none was left."""
         self.state = ServingState.DRAINING
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
+        if not await self.wait_idle(timeout_s):
             self.abort("", "the server is shutting down")
             return False
         return True

@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Literal
 
 import uvicorn
 import uvloop
@@ -30,6 +31,8 @@ from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
 from sapwood.server.limits import ServingLimits
 from sapwood.server.link import ReplicaLink
+from sapwood.server.liveness import PROBE_INTERVAL_S, SILENCE_LIMIT_S, Liveness
+from sapwood.server.protocol import protocol_options
 from sapwood.server.supervisor import ChildSpec, Supervisor
 from sapwood.tokenizer.load import open_chat, open_tokenizer
 from sapwood.tokenizer.main import TokenizerOrders
@@ -49,16 +52,16 @@ def serve(config: Config) -> int:
     options = config.model
     model_path = options.model_path if options.is_null else str(catalog.resolve(options.model_path))
     with listening(config.server) as listener:
-        topology = create_topology()
-        try:
-            return uvloop.run(_serve(config, model_path, topology, listener))
-        finally:
-            topology.close()
+        return uvloop.run(_serve(config, model_path, listener))
 
 
-async def _serve(config: Config, model_path: str, topology: Topology, listener: socket.socket) -> int:
+async def _serve(config: Config, model_path: str, listener: socket.socket) -> int:
     tokenizer = open_tokenizer(config.model.tokenizer_path or model_path)
-    return await Replica(config, model_path, topology, tokenizer).run(listener)
+    topology = create_topology()
+    try:
+        return await Replica(config, model_path, topology, tokenizer).run(listener)
+    finally:
+        topology.close()
 
 
 @contextlib.contextmanager
@@ -118,20 +121,21 @@ class Replica:
         self._end = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: SapwoodError | None = None
+        self._has_started = False
 
     async def run(self, listener: socket.socket) -> int:
         """Start everything, serve until told to stop or until a process dies, end everything; returns the exit status."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._on_signal)
         self._link.attach(self._loop, self._deliver)
         for spec in self._specs:
             self._supervisor.start(spec)
         try:
             async with http_server(create_app(ServerContext(self._frontend, self._model, self._config.server)), listener):
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    self._loop.add_signal_handler(number, self._on_signal)
                 await self._serve()
         finally:
             self._link.drain()
-            await self._supervisor.stop(CHILD_GRACE_S)
+            await self._supervisor.stop(CHILD_GRACE_S if self._has_started else 0.0)  # what still starts up hears nothing yet
             self._link.close(self._loop)
         return 1 if self._failure else 0
 
@@ -146,15 +150,27 @@ class Replica:
             self._start_serving(starting.result()["worker 0"])
         except EngineFailed as error:
             self._fail(error)
-        await ending
+        await self._watch_until(ending)
         if self._failure:
             await asyncio.sleep(FAREWELL_S)
         else:
             await self._drain()
 
+    async def _watch_until(self, ending: asyncio.Future[Literal[True]]) -> None:
+        """Notice processes that hang, until the end is asked for."""
+        probes = {"worker 0": self._frontend.probe_worker, **self._link.probes}
+        liveness = Liveness(probes, self._frontend.set_stalled, PROBE_INTERVAL_S, SILENCE_LIMIT_S)
+        watching = asyncio.ensure_future(liveness.run())
+        try:
+            await asyncio.wait((watching, ending), return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+
     def _start_serving(self, worker: Ready) -> None:
-        settings, info = self._config.server, worker.info
-        self._link.alive = True
+        settings, info, vocabulary = self._config.server, worker.info, self._model.vocabulary
+        self._link.alive = self._has_started = True
         self._frontend.start_serving(
             ServingLimits(
                 context_len=info["context_length"],
@@ -162,6 +178,7 @@ class Replica:
                 vocab_size=info["vocab_size"],
                 max_open_requests=info["max_running_requests"] + settings.max_queued_requests,
                 allow_auto_truncate=settings.allow_auto_truncate,
+                longest_token_chars=max(len(vocabulary.token_bytes(token_id)) for token_id in range(vocabulary.vocab_size)),
             )
         )
         logger.info("ready: %s at http://%s:%d", self._model.name, settings.host, settings.port)
@@ -203,9 +220,17 @@ class Replica:
 async def http_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """uvicorn on a bound socket, accepting inside the block; on leaving, open connections get a moment to end."""
     settings = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, timeout_graceful_shutdown=2
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        **protocol_options(),
     )
     server = uvicorn.Server(settings)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # signals are the replica's, to the very end
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         while not server.started and not serving.done():
@@ -226,4 +251,5 @@ def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -
         vocabulary=tokenizer,
         render_chat=chat.render if chat.has_template else None,
         aliases=tuple(sorted(names)),
+        tokenizer_facts=(*sorted(tokenizer.special_token_texts.items()), ("chat_template", tokenizer.chat_template)),
     )

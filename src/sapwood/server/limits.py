@@ -17,29 +17,39 @@ RETRY_AFTER_STARTING_S = 5.0
 
 
 class ServingState(Enum):
-    """What the server is doing. READY is the only state in which requests are accepted."""
+    """What the server is doing. READY is the only state in which requests are accepted; STALLED: a process hangs."""
 
     STARTING = "starting"
     READY = "ready"
     RECOVERING = "recovering"
+    STALLED = "stalled"
     DRAINING = "draining"
     FAILED = "failed"
 
     @property
     def is_healthy(self) -> bool:
         """Whether the process does its duty, so that nobody should restart it."""
-        return self not in (ServingState.STARTING, ServingState.FAILED)
+        return self not in (ServingState.STARTING, ServingState.STALLED, ServingState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits:
-    """Sizes, in tokens and requests. A request's prompt and completion together must fit `max_request_tokens`."""
+    """Sizes, in tokens and requests. A request's prompt and completion together must fit `max_request_tokens`.
+
+    `longest_token_chars`: no token of the vocabulary stands for more characters.
+    """
 
     context_len: int
     pool_tokens: int
     vocab_size: int
     max_open_requests: int
     allow_auto_truncate: bool = False
+    longest_token_chars: int = 1024
+
+    @property
+    def max_prompt_chars(self) -> int | None:
+        """No longer text can be a prompt, so it need not be tokenized to be refused; None where prompts are shortened."""
+        return None if self.allow_auto_truncate else self.max_request_tokens * self.longest_token_chars
 
     @property
     def max_request_tokens(self) -> int:
@@ -51,7 +61,8 @@ def check_state(state: ServingState) -> None:
     """Raise Unavailable unless requests are accepted."""
     if state is ServingState.READY:
         return
-    reason = "its engine has failed" if state is ServingState.FAILED else f"it is {state.value}"
+    reasons = {ServingState.FAILED: "its engine has failed", ServingState.STALLED: "one of its processes does not answer"}
+    reason = reasons.get(state, f"it is {state.value}")
     raise Unavailable(f"the server takes no requests: {reason}; try again later", retry_after_s=RETRY_AFTER_STARTING_S)
 
 

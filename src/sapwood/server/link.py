@@ -7,7 +7,7 @@ event loop, in order of arrival.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import zmq
 
@@ -65,6 +65,11 @@ class ReplicaLink:
             raise Unavailable("the engine is not running; try again later", retry_after_s=5.0)
         return await self._encoder.encode(pieces, add_special)
 
+    @property
+    def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """Signs of life of the helper processes, by name (the worker's is a question of the frontend's)."""
+        return {**self._encoder.probes, **self._decoder.probes}
+
     def fail(self, error: SapwoodError) -> None:
         """A process died: nothing more will come from this life of the replica."""
         self.alive = False
@@ -90,6 +95,8 @@ class ReplicaLink:
             case Tokenized():
                 self._encoder.take(message)
             case _:
+                if isinstance(message, Answer):
+                    self._decoder.note_answer(message)
                 self._deliver(message)
 
     def _make_encoder(self, tokenizer: Tokenizer, num_processes: int) -> Encoder:

@@ -20,8 +20,8 @@ class Questions:
         self._send = send
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
-    async def ask(self, question: Ask | Flush, timeout_s: float) -> Answer:
-        """Send `question` and wait for its answer."""
+    async def ask(self, question: Ask | Flush, timeout_s: float | None) -> Answer:
+        """Send `question` and wait for its answer; for ever if `timeout_s` is None."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[question.ask] = future
         try:

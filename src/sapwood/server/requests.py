@@ -19,7 +19,10 @@ from sapwood.server.limits import ServingLimits
 
 MAX_RID_CHARS = 256
 MAX_ASKED_IDS = 1024
-MAX_STOP_CHARS = 1024
+MAX_STOP_CHARS = 4096
+"""Of all stop strings of a request."""
+MAX_PROMPT_LOGPROBS = 1 << 21
+"""Numbers in the answer to one prompt, over its positions, candidates and samples."""
 ALL_AT_ONCE = 2**31
 """The stream interval of calls whose answer is not streamed: nobody is woken before the end."""
 
@@ -73,6 +76,7 @@ def resolve(prompt: PromptRequest, limits: ServingLimits) -> PromptRequest:
         raise InvalidRequest("prompt must not be empty; send at least one token", param="prompt")
     prompt = _fit(prompt, limits)
     _check_logprobs(prompt.logprobs, len(prompt.token_ids), limits.vocab_size)
+    _check_prompt_logprobs(prompt)
     _check_stops(prompt.params)
     return prompt
 
@@ -131,6 +135,20 @@ def _check_logprobs(options: LogprobOptions, num_prompt: int, vocab_size: int) -
         )
 
 
+def _check_prompt_logprobs(prompt: PromptRequest) -> None:
+    options = prompt.logprobs
+    if options.prompt_start is None:
+        return
+    positions = len(prompt.token_ids) - options.prompt_start
+    count = positions * (1 + options.top_n + len(options.token_ids)) * prompt.params.n
+    if count > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"top_logprobs: {count} log-probabilities of the prompt are asked for and {MAX_PROMPT_LOGPROBS} are the limit; "
+            "ask for fewer candidates, positions or samples",
+            param="top_logprobs",
+        )
+
+
 def _check_ids(name: str, token_ids: list[int] | tuple[int, ...], vocab_size: int) -> None:
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
@@ -139,7 +157,7 @@ def _check_ids(name: str, token_ids: list[int] | tuple[int, ...], vocab_size: in
 
 def _check_stops(params: SamplingParams) -> None:
     """What the detokenizer would refuse later, or spend much time on."""
-    if any(len(stop) > MAX_STOP_CHARS for stop in params.stop):
-        raise InvalidRequest(f"a stop string may have at most {MAX_STOP_CHARS} characters", param="stop")
+    if sum(map(len, params.stop)) > MAX_STOP_CHARS:
+        raise InvalidRequest(f"stop may have at most {MAX_STOP_CHARS} characters in all its strings", param="stop")
     if params.stop_regex:
         StopMatcher(stop_regex=params.stop_regex)

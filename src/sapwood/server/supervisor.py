@@ -90,7 +90,8 @@ class Supervisor:
         if not await self._all_ended(grace_s):
             for name, process in self._processes.items():
                 if process.poll() is None:
-                    logger.warning("the %s process did not end within %.0f s and is killed", name, grace_s)
+                    if grace_s:
+                        logger.warning("the %s process did not end within %.0f s and is killed", name, grace_s)
                     process.kill()
             await self._all_ended(KILLED_S)
 

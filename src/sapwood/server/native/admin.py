@@ -11,6 +11,7 @@ from sapwood.server.context import ServerContext
 from sapwood.server.native.schema import AbortFields
 from sapwood.server.sse import json_response
 
+MAX_FLUSH_WAIT_S = 3600.0
 _abort_fields: Decoder[AbortFields] = Decoder(AbortFields)
 
 
@@ -19,7 +20,8 @@ def admin_routes(context: ServerContext) -> APIRouter:
     guard = admin_check(context.settings.api_key, context.settings.admin_api_key)
     router = APIRouter(tags=["admin"], dependencies=[Depends(guard)])
 
-    async def flush_cache() -> Response:
+    async def flush_cache(request: Request) -> Response:
+        await context.frontend.wait_idle(_seconds(request.query_params.get("timeout", "0")))
         answer = await context.frontend.flush_cache()
         if not answer.ok:
             raise InvalidRequest(answer.message or "the cache is in use; flush it when nothing runs or waits")
@@ -37,3 +39,14 @@ def admin_routes(context: ServerContext) -> APIRouter:
     router.add_api_route("/flush_cache", flush_cache, methods=["GET"], include_in_schema=False)
     router.add_api_route("/abort_request", abort_request, methods=["POST"], summary="End requests by the beginning of their rid")
     return router
+
+
+def _seconds(text: str) -> float:
+    """How long to wait for an idle server before flushing."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds <= MAX_FLUSH_WAIT_S:  # NaN fails too
+        raise InvalidRequest(f"timeout must be a number of seconds from 0 to {MAX_FLUSH_WAIT_S:.0f}", param="timeout")
+    return seconds

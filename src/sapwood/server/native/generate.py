@@ -117,6 +117,8 @@ async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> tuple[l
         texts = as_list(fields.text)
         if not texts:
             raise InvalidRequest("text must not be an empty list; send at least one prompt", param="text")
+        first = (as_list(fields.sampling_params) or [None])[0]
+        context.check_texts(map(len, texts), first.n if first else None, "text")
         ids = [await context.encode([(text, parse_special)], add_special=True, name="text") for text in texts]
         return ids, isinstance(fields.text, list), "text"
     return *split_ids(fields.input_ids or [], "input_ids"), "input_ids"

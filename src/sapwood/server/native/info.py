@@ -52,6 +52,11 @@ def info_routes(context: ServerContext, version: str) -> APIRouter:
             }
         )
 
+    async def tokenizer_info() -> Response:
+        size, length = frontend.limits.vocab_size, frontend.limits.context_len
+        return json_response({**dict(model.tokenizer_facts), "vocab_size": size, "model_max_length": length})
+
+    router.add_api_route("/tokenizer_info", tokenizer_info, methods=["GET"], summary="The tokenizer, as evaluators ask for it")
     for path in ("/model_info", "/get_model_info"):
         router.add_api_route(path, model_info, methods=["GET"], summary="The model", include_in_schema=path == "/model_info")
     for path in ("/server_info", "/get_server_info"):

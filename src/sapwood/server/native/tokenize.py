@@ -15,10 +15,13 @@ from sapwood.errors import InvalidRequest
 from sapwood.server.body import Decoder, as_list
 from sapwood.server.context import ServerContext
 from sapwood.server.native.schema import DetokenizeFields
-from sapwood.server.openai.prompt import chat_options, chat_prompt_ids
+from sapwood.server.openai.prompt import chat_options, chat_prompt_ids, check_messages
 from sapwood.server.openai.schema import TokenizeFields
 from sapwood.server.sse import json_response
 
+MAX_CHARS = 4_000_000
+"""Of all texts of a call: what takes a second or two."""
+MAX_TEXTS = 10_000
 _tokenize_fields: Decoder[TokenizeFields] = Decoder(TokenizeFields)
 _detokenize_fields: Decoder[DetokenizeFields] = Decoder(DetokenizeFields)
 
@@ -31,11 +34,17 @@ def tokenize_routes(context: ServerContext) -> APIRouter:
         fields = await context.body(request, _tokenize_fields)
         context.check_model(fields.model)
         if fields.messages is not None:
+            check_messages(context, fields.messages, None)
             ids: Any = await chat_prompt_ids(context, fields.messages, chat_options(fields))
             return _answer(context, ids, len(ids))
         text, name = (fields.prompt, "prompt") if fields.prompt is not None else (fields.text, "text")
         if text is None:
             raise InvalidRequest("send prompt (text or a list of texts) or messages", param="prompt")
+        if isinstance(text, list) and len(text) > MAX_TEXTS:
+            raise InvalidRequest(f"{name} has {len(text)} texts, {MAX_TEXTS} are the limit; send less at a time", param=name)
+        num_chars = sum(map(len, as_list(text)))
+        if num_chars > MAX_CHARS:
+            raise InvalidRequest(f"{name} has {num_chars} characters, {MAX_CHARS} are the limit; send less at a time", param=name)
         add_special = fields.add_special_tokens is not False
         parse_special = fields.parse_special is not False
         lists = [await context.encode([(one, parse_special)], add_special=add_special, name=name) for one in as_list(text)]

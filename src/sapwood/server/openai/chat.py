@@ -16,7 +16,7 @@ from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
 from sapwood.server.openai.call import Call, open_call, read_call
 from sapwood.server.openai.chunks import chunk_events, raise_failure
-from sapwood.server.openai.prompt import chat_options, chat_prompt_ids
+from sapwood.server.openai.prompt import chat_options, chat_prompt_ids, check_messages
 from sapwood.server.openai.replies import (
     AssistantMessage,
     ChatChoice,
@@ -50,6 +50,7 @@ def chat_routes(context: ServerContext) -> APIRouter:
         call, data = await read_call(context, request, "chatcmpl-")
         fields = _fields.decode(data)
         options = _logprob_options(fields)
+        check_messages(context, fields.messages, call.params.n)
         token_ids = await chat_prompt_ids(context, fields.messages, chat_options(fields))
         stream = open_call(context, call, [token_ids], options, None, NAMES)
         if call.fields.stream:

@@ -49,7 +49,7 @@ def completion_routes(context: ServerContext) -> APIRouter:
         call, data = await read_call(context, request, "cmpl-")
         fields = _fields.decode(data)
         options = _logprob_options(fields)
-        prompts, texts = await _prompts(context, fields)
+        prompts, texts = await _prompts(context, fields, call.params.n)
         echoes = await _echoes(context, call, prompts, texts) if fields.echo else None
         stream = open_call(context, call, prompts, options, DEFAULT_MAX_TOKENS, NAMES)
         writer = CompletionWriter(
@@ -177,12 +177,13 @@ def _logprob_options(fields: CompletionFields) -> LogprobOptions:
     return LogprobOptions(output=True, top_n=fields.logprobs, prompt_start=0 if fields.echo else None)
 
 
-async def _prompts(context: ServerContext, fields: CompletionFields) -> tuple[list[list[int]], list[str] | None]:
+async def _prompts(context: ServerContext, fields: CompletionFields, n: int) -> tuple[list[list[int]], list[str] | None]:
     """The ids of each prompt, and their texts where the client sent texts."""
     given: Any = fields.prompt
     if isinstance(given, str):
         given = [given]
     if given and all(isinstance(item, str) for item in given):
+        context.check_texts(map(len, given), n, "prompt")
         parse_special, add_special = fields.parse_special is not False, fields.add_special_tokens is not False
         ids = [await context.encode([(text, parse_special)], add_special=add_special, name="prompt") for text in given]
         return ids, given

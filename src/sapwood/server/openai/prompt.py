@@ -24,6 +24,14 @@ def chat_options(fields: ChatFields | TokenizeFields) -> ChatOptions:
     )
 
 
+def check_messages(context: ServerContext, messages: list[Message], n: int | None) -> None:
+    """Refuse before any work more messages, or longer ones, than any prompt can hold."""
+    context.check_texts([sum(map(_num_chars, messages))], n, "messages")
+    most = context.frontend.limits.max_request_tokens
+    if len(messages) > most:  # a message has at least one token
+        raise InvalidRequest(f"messages has {len(messages)} entries, but a request may hold {most} tokens", param="messages")
+
+
 async def chat_prompt_ids(context: ServerContext, messages: list[Message], options: ChatOptions) -> list[int]:
     """The ids that the model sees for `messages`."""
     render = context.model.render_chat
@@ -49,6 +57,11 @@ def _as_plain(message: Message, index: int) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role  # templates know the older name
     plain = {"role": role, "content": _content(message, where)}
     return plain if message.name is None else {**plain, "name": message.name}
+
+
+def _num_chars(message: Message) -> int:
+    content = message.content or ""
+    return len(content) if isinstance(content, str) else sum(len(part.text or "") for part in content)
 
 
 def _content(message: Message, where: str) -> str | list[dict[str, str]]:
