@@ -32,6 +32,7 @@ class EngineSection:
     """Device, arithmetic and KV memory. Sizes are per rank; None: decided from the device's memory when weights are loaded."""
 
     device: str
+    kernel_backend: str
     dtype: str
     kv_cache_dtype: str
     tp_size: int
@@ -46,7 +47,7 @@ class EngineSection:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
-    """What one step may hold. `chunked_prefill_size` None is left to the memory plan, -1 does not cut prompts; neither exceeds
+    """What one step may hold. `chunked_prefill_size` None is left to the memory plan, -1 is as large as may be; neither exceeds
     `max_prefill_tokens`."""
 
     policy: str
