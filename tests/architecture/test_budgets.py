@@ -27,6 +27,7 @@ BROAD_HANDLERS: dict[str, str] = {
 
 # Bases that are no inheritance for reuse: seams, values, wires, and what a framework asks its users to extend.
 PLAIN_BASES = {
+    "Engine",
     "Protocol", "Generic", "Enum", "IntEnum", "StrEnum", "Exception", "Struct", "NamedTuple", "TypedDict", "Module",
     "ArgumentParser", "Parser", "Response", "ImmutableSandboxedEnvironment", "Extension",
 }  # fmt: skip

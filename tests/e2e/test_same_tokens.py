@@ -1,4 +1,7 @@
-"""On a real model: the same tokens however the work is cut up, but for near ties (BLAS sums depend on shapes)."""
+"""On a real model: the same tokens however the work is cut up.
+
+On the reference backend but for near ties (BLAS sums depend on shapes); on the native one to the bit, log-probabilities too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from serving import serving
 
 from sapwood import LLM, SamplingParams
 from sapwood.core.sampling import LogprobOptions
+from sapwood.offline import GenerationResult
 
 MODEL = "smollm2-135m-instruct"
 NEAR_TIE = 1e-3
@@ -22,6 +26,7 @@ PROMPTS = [
     "Water boils at",
 ]
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=32)
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=32, seed=7)
 TOP_TWO = LogprobOptions(output=True, top_n=2)
 VARIANTS: dict[str, dict[str, Any]] = {
     "no overlap": {"disable_overlap_schedule": True},
@@ -35,13 +40,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+NATIVE_VARIANTS = [name for name in VARIANTS if name != "pages of 1"]  # its pages hold 16 tokens
+
+
+def open_llm(backend: str, **options: Any) -> LLM:
+    return LLM(MODEL, kernel_backend=backend, max_total_tokens=8192, **options)
+
+
 @pytest.fixture(scope="module")
 def expected() -> list[tuple[list[int], list[float]]]:
-    """Ids of the default configuration, and how far apart the two best ids were at each position."""
-    with LLM(MODEL, max_total_tokens=8192) as llm:
+    """The reference's ids in its default configuration, and how far apart the two best ids were at each position."""
+    with open_llm("reference") as llm:
         results = llm.generate(PROMPTS, GREEDY, logprobs=TOP_TWO)
     gaps = [[entry.top_logprobs[0] - entry.top_logprobs[1] for entry in result.logprobs or []] for result in results]
     return [(result.token_ids, gap) for result, gap in zip(results, gaps, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def native_results() -> list[GenerationResult]:
+    """The native backend's ids and log-probabilities, each prompt by itself on one thread."""
+    with open_llm("native", cpu_threads=1, disable_radix_cache=True, max_running_requests=1) as llm:
+        return [llm.generate([prompt], params, logprobs=TOP_TWO)[0] for params in (GREEDY, SAMPLED) for prompt in PROMPTS]
 
 
 def assert_same_but_for_near_ties(ids: list[int], expected_ids: list[int], gaps: list[float]) -> None:
@@ -55,15 +74,26 @@ def assert_same_but_for_near_ties(ids: list[int], expected_ids: list[int], gaps:
 @pytest.mark.real_model
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_tokens_do_not_depend_on_how_work_is_cut_up(variant: str, expected: list[tuple[list[int], list[float]]]) -> None:
-    with LLM(MODEL, max_total_tokens=8192, **VARIANTS[variant]) as llm:
+    with open_llm("reference", **VARIANTS[variant]) as llm:
         for _ in range(2):  # the second time with whatever the first one left in the cache
             for result, (ids, gaps) in zip(llm.generate(PROMPTS, GREEDY), expected, strict=True):
                 assert_same_but_for_near_ties(result.token_ids, ids, gaps)
 
 
 @pytest.mark.real_model
+@pytest.mark.parametrize("variant", NATIVE_VARIANTS)
+def test_native_tokens_and_logprobs_are_the_same_to_the_bit(variant: str, native_results: list[GenerationResult]) -> None:
+    with open_llm("native", **VARIANTS[variant]) as llm:
+        for _ in range(2):
+            results = llm.generate(PROMPTS * 2, [GREEDY] * len(PROMPTS) + [SAMPLED] * len(PROMPTS), logprobs=TOP_TWO)
+            for result, alone in zip(results, native_results, strict=True):
+                assert result.token_ids == alone.token_ids
+                assert result.logprobs == alone.logprobs
+
+
+@pytest.mark.real_model
 def test_two_ranks_give_the_same_tokens(tmp_path: Path, expected: list[tuple[list[int], list[float]]]) -> None:
-    with serving(tmp_path, MODEL, "--tp-size", "2", "--max-total-tokens", "8192") as server:
+    with serving(tmp_path, MODEL, "--tp-size", "2", "--kernel-backend", "reference", "--max-total-tokens", "8192") as server:
         assert sum(name.startswith("worker") for name in server.children()) == 2
         body = {"text": PROMPTS, "sampling_params": {"temperature": 0, "max_new_tokens": 32}}
         for item, (ids, gaps) in zip(server.client.post("/generate", json=body).json(), expected, strict=True):

@@ -105,12 +105,11 @@ def log_choices(config: Config, logger: logging.Logger) -> None:
 def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
     tp_size = pick.get("tp_size")
     threads = max(1, host.num_cores // tp_size)
-    on_cpu = device == "cpu"
-    dtype = pick.choose("dtype", "float32", "a CPU computes it fastest and exactly") if on_cpu else pick.get("dtype")
     return EngineSection(
         device=device,
-        dtype=dtype,
-        kv_cache_dtype=pick.choose("kv_cache_dtype", dtype, "the model's arithmetic") if on_cpu else pick.get("kv_cache_dtype"),
+        kernel_backend=pick.get("kernel_backend"),
+        dtype=pick.get("dtype"),
+        kv_cache_dtype=pick.get("kv_cache_dtype"),
         tp_size=tp_size,
         cpu_threads=pick.choose("cpu_threads", threads, f"{host.num_cores} usable cores for {tp_size} rank(s)"),
         page_size=pick.get("page_size"),
@@ -119,7 +118,7 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         kv_cache_bytes=pick.get("kv_cache_bytes"),
         max_total_tokens=pick.get("max_total_tokens"),
         null_step_ms=pick.get("null_step_ms"),
-        cache=_cache(pick, on_cpu),
+        cache=_cache(pick, device == "cpu"),
     )
 
 

@@ -30,8 +30,10 @@ class ModelOptions:
 @dataclass(frozen=True, slots=True)
 class CacheSection:
     """The tiers below the KV cache. `host_bytes` or else `host_ratio` (of the KV cache) sizes the host's; 0 bytes: there is none.
-    `storage` is none or a kind of cache storage at `storage_path` (None: the
-    cache folder), which keeps at most `storage_bytes`. Routers hear of the cache at `events_endpoint`, if any."""
+
+    `storage` is none or a kind of cache storage at `storage_path` (None: the cache folder) that keeps up to `storage_bytes`.
+    Routers hear of the cache at `events_endpoint`, if any.
+    """
 
     host_bytes: int | None
     host_ratio: float
@@ -49,6 +51,7 @@ class EngineSection:
     """Device, arithmetic and KV memory. Sizes are per rank; None: decided from the device's memory when weights are loaded."""
 
     device: str
+    kernel_backend: str
     dtype: str
     kv_cache_dtype: str
     tp_size: int
@@ -64,7 +67,7 @@ class EngineSection:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSection:
-    """What one step may hold. `chunked_prefill_size` None is left to the memory plan, -1 does not cut prompts; neither exceeds
+    """What one step may hold. `chunked_prefill_size` None is left to the memory plan, -1 is as large as may be; neither exceeds
     `max_prefill_tokens`. `preemption_threshold=None`: nobody is preempted; `random_seed` decides random orders, alike on all
     ranks."""
 

@@ -150,6 +150,15 @@ class Engine(Protocol):
         ...
 
 
+class TieredEngine(Engine, Protocol):
+    """An engine with a tier below its pages, of no pages perhaps."""
+
+    @property
+    def host_pages(self) -> NDArray[np.uint8]:
+        """The tier below the device as storage reads and writes it, uint8 [num_host_pages, bytes of a page]."""
+        ...
+
+
 def as_ids(token_ids: Sequence[int]) -> Int32Array:
     """Token ids as the int32 array that plans carry."""
     return np.asarray(token_ids, dtype=np.int32)

@@ -106,7 +106,7 @@ def scheduler_options(section: SchedulerSection, planned_chunk: int, cache: Cach
     """The options behind resolved sections; `planned_chunk` is the step's tokens where nobody chose them."""
     chunk = section.chunked_prefill_size or planned_chunk
     return SchedulerOptions(
-        step_token_budget=None if chunk == -1 else min(chunk, section.max_prefill_tokens),
+        step_token_budget=section.max_prefill_tokens if chunk == -1 else min(chunk, section.max_prefill_tokens),
         max_running_requests=section.max_running_requests,
         policy=section.policy,
         mode=section.mode,

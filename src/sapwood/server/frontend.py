@@ -112,7 +112,7 @@ class Frontend:
         check_state(self.state)
         prompts = [resolve(prompt, self.limits) for prompt in request.prompts]
         check_room(len(self._records), request.num_samples, self.limits.max_open_requests)
-        self._check_rids(prompts)
+        _check_rids(prompts, self._rids)
         stream = Stream(self._abandon, request.stream_interval)
         try:
             for prompt in prompts:
@@ -195,15 +195,6 @@ class Frontend:
         self._questions.fail_all()
 
     # --------------------------------------------------------------------------------------------------- internals
-    def _check_rids(self, prompts: Iterable[PromptRequest]) -> None:
-        seen = set(self._rids)
-        for prompt in prompts:
-            for sample in range(prompt.params.n):
-                rid = _sample_rid(prompt, sample)
-                if rid in seen:
-                    raise InvalidRequest(f"rid {rid!r} belongs to an unfinished request; choose another", param="rid")
-                seen.add(rid)
-
     def _submit(self, prompt: PromptRequest, stream: Stream) -> None:
         seed = prompt.params.seed if prompt.params.seed is not None else self._draw_seed.getrandbits(62)
         params = msgspec.structs.replace(prompt.params, n=1, seed=seed)
@@ -320,6 +311,16 @@ class Frontend:
             except Overloaded:
                 return
             self._unsent.popleft()
+
+
+def _check_rids(prompts: Iterable[PromptRequest], taken: set[str]) -> None:
+    seen = set(taken)
+    for prompt in prompts:
+        for sample in range(prompt.params.n):
+            rid = _sample_rid(prompt, sample)
+            if rid in seen:
+                raise InvalidRequest(f"rid {rid!r} belongs to an unfinished request; choose another", param="rid")
+            seen.add(rid)
 
 
 def _sample_rid(prompt: PromptRequest, sample: int) -> str:

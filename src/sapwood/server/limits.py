@@ -36,7 +36,7 @@ class ServingState(Enum):
 class ServingLimits:
     """Sizes, in tokens and requests. A request's prompt and completion together must fit `max_request_tokens`.
 
-    `has_tiers`: the KV cache has tiers below the device. `longest_token_chars`: no token of the vocabulary stands for more characters.
+    `has_tiers`: the KV cache has tiers below the device. `longest_token_chars`: no token stands for more characters.
     """
 
     context_len: int

@@ -16,18 +16,17 @@ import numpy as np
 import torch
 
 from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
-from sapwood.core.model_config import ModelConfig
 from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, as_ids, no_copies
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.device import Device, create_device
 from sapwood.distributed.group import Group
-from sapwood.engine.lifecycle import EngineOptions, build_engine, load_model, resolve_dtype
 from sapwood.engine.memory import Footprint, MemoryFacts, MemoryOptions, MemoryPlan, format_table, plan_memory
 from sapwood.engine.null import NullEngine, NullOptions
 from sapwood.engine.null_model import null_limits
 from sapwood.scheduler.options import SchedulerOptions, scheduler_options
 from sapwood.scheduler.scheduler import Scheduler
 from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
+from sapwood.worker.backends import choose_backend
 from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
 from sapwood.worker.transfers import Transfers
 
@@ -50,26 +49,6 @@ class BuiltWorker:
     transfers: Transfers
 
 
-@dataclass(frozen=True, slots=True)
-class CountedSource:
-    """A checkpoint that reports how many of its tensors were read."""
-
-    checkpoint: Checkpoint
-    progress: ProgressCallback
-    seen: set[str]
-
-    @property
-    def config(self) -> ModelConfig:
-        return self.checkpoint.config
-
-    def tensor(self, name: str, rows: slice | None = None, cols: slice | None = None) -> torch.Tensor:
-        """The checkpoint's tensor."""
-        tensor = self.checkpoint.tensor(name, rows, cols)
-        self.seen.add(name)
-        self.progress("load weights", len(self.seen), len(self.checkpoint.names()))
-        return tensor
-
-
 def build_worker(
     model: ModelOptions,
     engine: EngineSection,
@@ -81,32 +60,23 @@ def build_worker(
     """Load the model at `path` ("null" for the fake one) and put a scheduler on top; raises ConfigError and WeightsError."""
     if model.is_null:
         return _build_null(model, engine, scheduler)
-    torch.set_num_threads(engine.cpu_threads)
     checkpoint = open_checkpoint(Path(path), model.load_format, model.random_seed)
     try:
         device = create_device(engine.device, group.rank)
-        plan = plan_rank(checkpoint, model, engine, scheduler, device, group)
+        backend, reason = choose_backend(engine, device, group, scheduler.max_prefill_tokens)
+        plan = plan_rank(checkpoint, backend.footprint(checkpoint), (model, engine, scheduler), device, group)
         if group.rank == 0:
-            logger.info("memory\n%s", format_table(plan))
-        engine_options = EngineOptions(
-            num_slots=plan.max_running_requests,
-            max_len=plan.context_length,
-            num_pages=plan.num_pages,
-            page_size=plan.page_size,
-            dtype=engine.dtype,
-            kv_dtype=engine.kv_cache_dtype,
-            device=engine.device,
-            device_index=group.rank,
-            num_host_pages=count_host_pages(engine.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
-        )
-        loaded = load_model(engine_options, CountedSource(checkpoint, progress, set()), group, device)
-        built = build_engine(engine_options, loaded, group, device)
-        facts = (engine_options.kernels, device.kind, engine.dtype, engine.kv_cache_dtype)
+            logger.info("kernels %s (%s)\n%s", backend.name, reason, format_table(plan))
+        built = backend.build(checkpoint, plan, progress)
+        facts = (backend.name, device.kind, engine.dtype, engine.kv_cache_dtype)
         identity = fingerprint(model_identity(checkpoint), *facts)
     finally:
         checkpoint.close()
     warm_up(built, progress)
-    info = _info(built.limits) | {"memory": [[row.name, row.value, row.reason] for row in plan.table()]}
+    info = _info(built.limits) | {
+        "kernel_backend": backend.name,
+        "memory": [[row.name, row.value, row.reason] for row in plan.table()],
+    }
     transfers = open_transfers(engine.cache, built, identity)
     options = scheduler_options(scheduler, plan.chunked_prefill_size, engine.cache)
     return BuiltWorker(Scheduler(built.limits, options), built, options, info, transfers)
@@ -114,23 +84,15 @@ def build_worker(
 
 def plan_rank(
     checkpoint: Checkpoint,
-    model: ModelOptions,
-    engine: EngineSection,
-    scheduler: SchedulerSection,
+    footprint: Footprint,
+    sections: tuple[ModelOptions, EngineSection, SchedulerSection],
     device: Device,
     group: Group,
 ) -> MemoryPlan:
     """The division of memory that all ranks agree on."""
-    config = checkpoint.config
+    model, engine, scheduler = sections
     total, available = _smallest(group, device.total_memory_bytes(), device.available_memory_bytes())
     facts = MemoryFacts(device.kind, total, available, group.size if device.kind == "cpu" else 1)
-    element_bytes = resolve_dtype(engine.dtype, config, device.kind).itemsize
-    elements = sum(int(np.prod(checkpoint.shape(name))) for name in checkpoint.names())
-    footprint = Footprint(
-        weight_bytes=elements * element_bytes // group.size,
-        compute_element_bytes=element_bytes,
-        kv_element_bytes=resolve_dtype(engine.kv_cache_dtype, config, device.kind).itemsize,
-    )
     options = MemoryOptions(
         page_size=engine.page_size,
         context_length=model.context_length,
@@ -140,7 +102,7 @@ def plan_rank(
         kv_cache_bytes=engine.kv_cache_bytes,
         max_total_tokens=engine.max_total_tokens,
     )
-    return plan_memory(config, footprint, facts, options, group.size)
+    return plan_memory(checkpoint.config, footprint, facts, options, group.size)
 
 
 def warm_up(engine: Engine, progress: ProgressCallback) -> None:

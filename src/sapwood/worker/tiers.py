@@ -8,13 +8,11 @@ from __future__ import annotations
 import platform
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sapwood.config.sections import CacheSection
+from sapwood.core.plan import TieredEngine
 from sapwood.kvcache import storage_file, storage_redis
 from sapwood.kvcache.storage import StorageOptions, storage_backends
 from sapwood.weights.catalog import cache_folder
@@ -25,15 +23,6 @@ __all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers"
 
 FORMAT_VERSION = 1
 """Raise it whenever the arithmetic of the kernels or the layout of a page changes."""
-
-
-class HasHostPages(Protocol):
-    """An engine whose host pages storage can reach."""
-
-    @property
-    def host_pages(self) -> NDArray[np.uint8]:
-        """uint8 [num_host_pages, bytes]."""
-        ...
 
 
 def count_host_pages(cache: CacheSection, num_pages: int, page_bytes: int) -> int:
@@ -59,7 +48,7 @@ def fingerprint(*facts: object) -> bytes:
     return blake2b(repr((FORMAT_VERSION, machine, facts)).encode(), digest_size=32).digest()
 
 
-def open_transfers(cache: CacheSection, engine: HasHostPages, identity: bytes) -> Transfers:
+def open_transfers(cache: CacheSection, engine: TieredEngine, identity: bytes) -> Transfers:
     """The storage that `cache` asks for, behind the threads that serve it; raises ConfigError when it cannot be used."""
     if cache.storage == "none":
         return NoTransfers()

@@ -22,7 +22,11 @@ def configure(host: HostFacts = SMALL, **options: Any) -> Config:
 
 def test_defaults_on_a_small_cpu() -> None:
     config = configure()
-    assert (config.model.model_path, config.engine.device, config.engine.dtype) == ("smollm2-135m-instruct", "cpu", "float32")
+    assert (config.model.model_path, config.engine.device, config.engine.kernel_backend) == (
+        "smollm2-135m-instruct",
+        "cpu",
+        "auto",
+    )
     assert config.launch.inline_detokenizer and config.engine.cpu_threads == 2
     assert config.scheduler.overlap and config.scheduler.prefix_cache == "radix" and config.scheduler.mode == "mixed"
     assert config.server.served_model_name == "smollm2-135m-instruct"

@@ -1,0 +1,84 @@
+// Kernel tables: GMAC/s and GB/s per shape with cold weights (a ring of copies larger than the cache), best / median.
+// Usage: sapwood_bench FORMAT [isa=auto] [rows=1,4,8,32,512] [threads=2] [seconds=0.2] [shape=KxN]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "linear/linear.h"
+
+using namespace sapwood;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::vector<std::shared_ptr<Weight>> ring_of(Format format, int64_t n, int64_t k, ThreadPool& pool) {
+  std::vector<std::byte> raw(size_t(raw_bytes(format, n, k)));
+  uint64_t state = 1;
+  for (auto& b : raw) state = state * 6364136223846793005ull + 1442695040888963407ull, b = std::byte((state >> 33) & 0x1b);
+  std::vector<std::shared_ptr<Weight>> ring;
+  for (size_t bytes = 0; bytes < (size_t(100) << 20);) {
+    ring.push_back(Weight::pack(format, raw.data(), int64_t(raw.size()), n, k, pool));
+    bytes += ring.back()->size_bytes();
+  }
+  return ring;
+}
+
+void measure(const std::vector<Linear>& ring, ThreadPool& pool, int rows, double seconds) {
+  const int64_t k = ring[0].k(), n = ring[0].columns();
+  Activations input(rows, k, ring[0].want());
+  std::vector<float> x(size_t(k), 0.25f);
+  for (int64_t i = 0; i < k; i++) x[size_t(i)] = float(i * 37 % 101) - 50.f;
+  for (int r = 0; r < rows; r++) kernels().quantize(x.data(), k, input.row(r));
+  Array<float> out(size_t(rows) * size_t(n));
+  std::vector<double> times;
+  const double end = now() + seconds;
+  for (size_t i = 0; times.size() < 5 || now() < end; i++) {
+    Claims claims;
+    const Linear& linear = ring[i % ring.size()];
+    const double start = now();
+    pool.run([&](Lane& lane) { linear.run(lane, claims, input.view(), rows, out.data(), n); });
+    times.push_back(now() - start);
+  }
+  std::sort(times.begin(), times.end());
+  const double best = times[0], median = times[times.size() / 2], work = 1e-9 * rows * double(k) * double(n);
+  const double bytes = 1e-9 * double(ring[0].size_bytes());
+  std::printf(" | %d: %.0f/%.0f", rows, work / best, work / median);
+  if (rows <= 4) std::printf(" (%.1f/%.1f GB/s)", bytes / best, bytes / median);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::map<std::string, std::string> options{{"isa", "auto"}, {"rows", "1,2,4,8,16,32,128,512"}, {"threads", "2"}, {"seconds", "0.2"}, {"shape", ""}};
+  for (int i = 2; i < argc; i++)
+    if (const char* eq = std::strchr(argv[i], '=')) options[std::string(argv[i], size_t(eq - argv[i]))] = eq + 1;
+  const Format format = format_named(argc > 1 ? argv[1] : "q4_1");
+  select_kernels(options["isa"].c_str());
+  ThreadPool pool(std::stoi(options["threads"]));
+  pool.pin_caller();
+  std::vector<std::pair<int64_t, int64_t>> shapes{{576, 960}, {576, 3072}, {1536, 576}, {896, 9728}, {4864, 896}};
+  if (!options["shape"].empty()) {
+    long long k = 0, n = 0;
+    if (std::sscanf(options["shape"].c_str(), "%lldx%lld", &k, &n) == 2) shapes = {{k, n}};
+  }
+  for (auto [k, n] : shapes) {
+    if (k % info(format).block_weights) continue;
+    std::vector<Linear> ring;
+    for (const auto& w : ring_of(format, n, k, pool)) ring.emplace_back(std::vector{w});
+    std::printf("%-5s %s t%d %4lldx%-5lld", info(format).name, kernels().name, pool.lanes(), (long long)k, (long long)n);
+    const char* p = options["rows"].c_str();
+    while (*p) {
+      char* next;
+      measure(ring, pool, int(std::strtol(p, &next, 10)), std::stod(options["seconds"]));
+      p = *next == ',' ? next + 1 : next + std::strlen(next);
+    }
+    std::printf("\n");
+  }
+}

@@ -1,0 +1,99 @@
+// Owns: the Python module's thread pool, weights and KV pool. Programs and the stream: bindings/program.cpp.
+// Invariant: no raw pointer from Python outlives the call; sizes are checked here or in the core before memory is read.
+#include "attention/kv_pool.h"
+#include "bindings/bindings.h"
+#include "core/error.h"
+#include "core/thread_pool.h"
+#include "linear/linear.h"
+
+namespace sapwood::python {
+namespace {
+
+std::shared_ptr<Weight> pack(ThreadPool& pool, const std::string& format, Bytes raw, int64_t rows, int64_t k) {
+  const Format f = format_named(format);
+  nb::gil_scoped_release release;
+  return Weight::pack(f, reinterpret_cast<const std::byte*>(raw.data()), int64_t(raw.size()), rows, k, pool);
+}
+
+std::shared_ptr<Weight> quantise(ThreadPool& pool, const std::string& format, Matrix values) {
+  const Format f = format_named(format);
+  nb::gil_scoped_release release;
+  return Weight::quantise(f, values.data(), int64_t(values.shape(0)), int64_t(values.shape(1)), pool);
+}
+
+OutMatrix dequantise(const Weight& weight, int64_t first, int64_t count) {
+  require(first >= 0 && count >= 0 && first <= weight.rows() && count <= weight.rows() - first, "rows outside the weight");
+  OutMatrix out = new_matrix(size_t(count), size_t(weight.k()));
+  nb::gil_scoped_release release;
+  for (int64_t i = 0; i < count; i++) weight.read_row(first + i, out.data() + i * weight.k());
+  return out;
+}
+
+// x [rows, k] -> [rows, columns] through weights side by side, with the activations quantised as the kernels do it.
+OutMatrix linear(ThreadPool& pool, std::vector<std::shared_ptr<Weight>> weights, Matrix x) {
+  const Linear product(std::move(weights));
+  require(int64_t(x.shape(1)) == product.k(), "the input is not as wide as the weights");
+  const int64_t rows = int64_t(x.shape(0));
+  OutMatrix out = new_matrix(size_t(rows), size_t(product.columns()));
+  if (rows == 0) return out;
+  nb::gil_scoped_release release;
+  const Activations input(rows, product.k(), product.want());
+  Claims claims;
+  pool.run([&](Lane& lane) {
+    const Span share = lane.share(rows);
+    for (int64_t r = share.begin; r < share.end; r++) kernels().quantize(x.data() + r * product.k(), product.k(), input.row(r));
+    lane.barrier();
+    product.run(lane, claims, input.view(), int(rows), out.data(), product.columns());
+  });
+  return out;
+}
+
+}  // namespace
+}  // namespace sapwood::python
+
+NB_MODULE(_native, m) {
+  using namespace sapwood;
+  using namespace sapwood::python;
+  nb::set_leak_warnings(false);
+  nb::exception<Error>(m, "NativeError", PyExc_ValueError);
+  m.doc() = "Native CPU kernels of Sapwood.";
+  m.attr("PAGE_TOKENS") = kPageTokens;
+  m.attr("CHUNK_TOKENS") = kChunkTokens;
+  m.def("isa", [] { return std::string(kernels().name); }, "Name of the instruction set whose kernels run.");
+  m.def("select_isa", [](const std::string& name) { select_kernels(name.c_str()); }, nb::arg("name"), "auto, portable, avx2 or vnni.");
+
+  nb::class_<ThreadPool>(m, "ThreadPool", "Compute threads; the calling thread counts as one of them.")
+      .def(nb::new_([](int threads, bool pin) { return std::make_shared<ThreadPool>(threads, pin); }), nb::arg("threads"), nb::arg("pin") = true)
+      .def_prop_ro("threads", &ThreadPool::lanes);
+
+  nb::class_<Weight>(m, "Weight", "A packed weight matrix; rows are output columns.")
+      .def_static("pack", &pack, nb::arg("pool"), nb::arg("format"), nb::arg("raw"), nb::arg("rows"), nb::arg("k"),
+                  "Packs a GGUF tensor's bytes without loss. ValueError where the size does not fit the format.")
+      .def_static("quantise", &quantise, nb::arg("pool"), nb::arg("format"), nb::arg("values"),
+                  "Quantises float32 [rows, k] to q8_0 or q4_1 and packs it; k need not be a multiple of 32.")
+      .def_prop_ro("rows", &Weight::rows)
+      .def_prop_ro("k", &Weight::k)
+      .def_prop_ro("format", [](const Weight& w) { return std::string(info(w.format()).name); })
+      .def_prop_ro("size_bytes", &Weight::size_bytes)
+      .def("dequantise", &dequantise, nb::arg("first"), nb::arg("count"), "Rows [first, first + count) as float32 [count, k].");
+  m.def("linear", &linear, nb::arg("pool"), nb::arg("weights"), nb::arg("x"), "float32 [rows, k] -> float32 [rows, sum of the weights' rows].");
+
+  nb::class_<KvPool>(m, "KvPool", "KV pages of all layers; 16 tokens per page.")
+      .def(nb::new_([](int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype) {
+             require(dtype == "f16" || dtype == "f32", "KV type '" + dtype + "' is unknown; use f16 or f32");
+             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, dtype == "f16" ? KvType::kF16 : KvType::kF32}, pages);
+           }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16")
+      .def_prop_ro("pages", &KvPool::pages)
+      .def_prop_ro("size_bytes", &KvPool::size_bytes)
+      .def("read_token", [](const KvPool& pool, int layer, int64_t location) {
+             const KvShape& s = pool.shape();
+             pool.check_location(location);
+             require(layer >= 0 && layer < s.layers, "there is no layer " + std::to_string(layer));
+             OutMatrix out = new_matrix(size_t(2 * s.kv_heads), size_t(s.head_dim));
+             for (int h = 0; h < s.kv_heads; h++)
+               pool.load(layer, location, h, out.data() + int64_t(h) * s.head_dim, out.data() + int64_t(s.kv_heads + h) * s.head_dim);
+             return out;
+           }, nb::arg("layer"), nb::arg("location"), "float32 [2 * kv_heads, head_dim]: keys, then values.");
+  bind_sampling(m);
+  bind_program(m);
+}

@@ -1,0 +1,149 @@
+// Owns: the Python face of programs and of the compute stream. Recording happens once, with the GIL; launching copies a few
+// integers; waiting and replaying run without the GIL.
+#include "bindings/bindings.h"
+#include "core/error.h"
+#include "program/stream.h"
+
+namespace sapwood::python {
+namespace {
+
+using Runs = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Pairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+
+Domain domain_of(bool logits) { return logits ? Domain::kLogits : Domain::kTokens; }
+
+Step make_step(const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs, const nb::list& starts,
+               const nb::list& allowed) {
+  Step step;
+  for (nb::handle start : starts) step.starts.push_back(nb::cast<const SlotStart&>(start));
+  for (nb::handle item : allowed) {
+    const auto pair = nb::cast<nb::tuple>(item);
+    const auto bits = nb::cast<Words>(pair[1]);
+    step.allowed.push_back({nb::cast<int32_t>(pair[0]), {bits.data(), bits.data() + bits.size()}});
+  }
+  const auto table_runs = [](const nb::list& list) {
+    std::vector<TableRun> out;
+    for (nb::handle item : list) {
+      const auto t = nb::cast<nb::tuple>(item);
+      out.push_back({nb::cast<int32_t>(t[0]), nb::cast<int32_t>(t[1]), numbers(nb::cast<Ints>(t[2]))});
+    }
+    return out;
+  };
+  step.tokens = table_runs(tokens), step.locations = table_runs(locations);
+  if (copies)
+    for (size_t i = 0; i < copies->shape(0); i++) step.copies_from.push_back((*copies)(i, 0)), step.copies_to.push_back((*copies)(i, 1));
+  for (size_t i = 0; i < runs.shape(0); i++) step.runs.push_back({runs(i, 0), runs(i, 1), runs(i, 2), runs(i, 3) != 0});
+  return step;
+}
+
+struct RopeTables {  // shared by the layers of one kind
+  std::shared_ptr<const std::vector<float>> cosine, sine;
+};
+
+void record_heads(Program& p, int qkv, int layer, int query_heads, int rotary_dim, const RopeTables& rope, float epsilon,
+                  std::optional<Floats> bias, std::optional<Floats> query_norm, std::optional<Floats> key_norm) {
+  Program::HeadsSpec spec{qkv, layer, query_heads, rotary_dim, epsilon, numbers(bias), numbers(query_norm), numbers(key_norm), rope.cosine, rope.sine};
+  p.heads(std::move(spec));
+}
+
+Gate gate_named(const std::string& name) {
+  require(name == "silu" || name == "gelu_tanh", "activation '" + name + "' is unknown; use silu or gelu_tanh");
+  return name == "silu" ? Gate::kSilu : Gate::kGeluTanh;
+}
+
+// A view of a buffer's rows of the last step; valid until the next step of the program runs.
+nb::ndarray<nb::numpy, const float, nb::ndim<2>> rows_of(Program& p, int index, nb::handle owner) {
+  const FloatBuffer& b = p.buffer(index);
+  return {b.data.data(), {size_t(p.last_count(b.domain)), size_t(b.width)}, owner};
+}
+
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> new_array(const std::vector<T>& values) {
+  T* data = new T[values.size()];
+  std::copy(values.begin(), values.end(), data);
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return {data, {values.size()}, owner};
+}
+
+nb::ndarray<nb::numpy, int32_t, nb::ndim<2>> report_heads(const StepOutput& output) {
+  const size_t rows = output.reports.size();
+  int32_t* data = new int32_t[rows * 5];
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<int32_t*>(p); });
+  for (size_t i = 0; i < rows; i++) {
+    const LogprobReport& r = output.reports[i];
+    const int32_t row[5] = {r.run, r.position, r.sampled, r.top_n, r.asked};
+    std::copy(row, row + 5, data + 5 * i);
+  }
+  return {data, {rows, 5}, owner};
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::class_<Step>(m, "Step", "One step, as sapwood.core.plan describes it: integers only.")
+      .def("__init__", [](Step* self, const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs,
+                          const nb::list& starts, const nb::list& allowed) {
+             new (self) Step(make_step(tokens, locations, copies, runs, starts, allowed));
+           }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"), nb::arg("starts") = nb::list(), nb::arg("allowed") = nb::list(),
+           "tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;\n"
+           "starts: SlotStarts; allowed: (index of a sampling run, uint32 array of one bit per id).");
+
+  nb::class_<RopeTables>(m, "Rope", "Cosines and sines, each [max_len, rotary_dim / 2] flattened.")
+      .def("__init__", [](RopeTables* self, Floats cosine, Floats sine) {
+             const auto copy = [](const Floats& a) { return std::make_shared<const std::vector<float>>(a.data(), a.data() + a.size()); };
+             new (self) RopeTables{copy(cosine), copy(sine)};
+           }, nb::arg("cosine"), nb::arg("sine"));
+
+  nb::class_<Program>(m, "Program", "A recorded list of operations over static buffers.")
+      .def(nb::new_([](std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, int slots, int max_len, int vocabulary,
+                          int max_rows, int max_logit_rows) {
+             return std::make_shared<Program>(std::move(pool), std::move(kv), StepLimits{slots, max_len, vocabulary, max_rows, max_logit_rows});
+           }), nb::arg("pool"), nb::arg("kv"), nb::arg("slots"), nb::arg("max_len"), nb::arg("vocabulary"), nb::arg("max_rows"), nb::arg("max_logit_rows"))
+      .def("buffer", [](Program& p, int64_t width, bool logits) { return p.add_buffer(width, domain_of(logits)); }, nb::arg("width"), nb::arg("logits") = false)
+      .def("activations", [](Program& p, int64_t k, bool logits) { return p.add_activations(k, domain_of(logits)); }, nb::arg("k"), nb::arg("logits") = false)
+      .def("embed", &Program::embed, nb::arg("weight"), nb::arg("scale"), nb::arg("x"))
+      .def("norm", [](Program& p, int x, Floats weight, float epsilon, int out, int delta, std::optional<Floats> delta_norm) {
+             p.norm({x, delta, out, numbers(std::optional(weight)), numbers(delta_norm), epsilon});
+           }, nb::arg("x"), nb::arg("weight"), nb::arg("epsilon"), nb::arg("out"), nb::arg("delta") = -1, nb::arg("delta_norm").none() = nb::none())
+      .def("linear", &Program::linear, nb::arg("weights"), nb::arg("input"), nb::arg("out"))
+      .def("bias", [](Program& p, int x, Floats bias) { p.bias(x, numbers(std::optional(bias))); }, nb::arg("x"), nb::arg("bias"))
+      .def("heads", &record_heads, nb::arg("qkv"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("rotary_dim"), nb::arg("rope"),
+           nb::arg("epsilon") = 1e-6f, nb::arg("bias").none() = nb::none(), nb::arg("query_norm").none() = nb::none(), nb::arg("key_norm").none() = nb::none())
+      .def("attention", [](Program& p, int qkv, int out, int layer, int query_heads, float scale, float soft_cap, int window) {
+             p.attention(qkv, out, layer, {query_heads, scale, soft_cap, window});
+           }, nb::arg("qkv"), nb::arg("out"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("scale"), nb::arg("soft_cap") = 0.f, nb::arg("window") = 0)
+      .def("quantise", &Program::quantise, nb::arg("x"), nb::arg("out"))
+      .def("gate", [](Program& p, int x, const std::string& kind, int out) { p.gate(x, gate_named(kind), out); }, nb::arg("x"), nb::arg("kind"), nb::arg("out"))
+      .def("soft_cap", &Program::soft_cap, nb::arg("x"), nb::arg("cap"))
+      .def("sample", &Program::sample, nb::arg("logits"))
+      .def("finish", &Program::finish)
+      .def("run", [](Program& p, const Step& step) {
+             nb::gil_scoped_release release;
+             p.check(step);
+             return p.run(step).sampled;
+           }, nb::arg("step"), "Replays on the calling thread; not while a stream runs the same program.")
+      .def("set_profiling", &Program::set_profiling, nb::arg("on"))
+      .def("profile", &Program::profile, "Nanoseconds by operation since profiling was turned on.")
+      .def("rows", [](nb::handle self, int buffer) { return rows_of(nb::cast<Program&>(self), buffer, self); }, nb::arg("buffer"));
+
+  nb::class_<ComputeStream::Result>(m, "StepResult")
+      .def_prop_ro("sampled", [](const ComputeStream::Result& r) { return r.output.sampled; })
+      .def_prop_ro("reports", [](const ComputeStream::Result& r) { return report_heads(r.output); }, nb::rv_policy::automatic,
+                   "int32 [reports, 5]: run, position, whether it was sampled, top_n, asked.")
+      .def_prop_ro("report_ids", [](const ComputeStream::Result& r) { return new_array(r.output.ids); }, nb::rv_policy::automatic,
+                   "int32, flat; of each report: the id at its position, top_n best ids, asked ids.")
+      .def_prop_ro("report_values", [](const ComputeStream::Result& r) { return new_array(r.output.values); }, nb::rv_policy::automatic,
+                   "float32 log-probabilities of report_ids.")
+      .def_ro("error", &ComputeStream::Result::error)
+      .def_ro("nanoseconds", &ComputeStream::Result::nanoseconds);
+  nb::class_<ComputeStream>(m, "ComputeStream", "A native thread that replays launched steps in order, without the GIL.")
+      .def(nb::init<std::shared_ptr<ThreadPool>>(), nb::arg("pool"))
+      .def("launch", [](ComputeStream& s, std::shared_ptr<Program> p, const Step& step) { return s.launch(std::move(p), step); }, nb::arg("program"), nb::arg("step"))
+      .def_prop_ro("completed", &ComputeStream::completed)
+      .def_prop_ro("event_fd", &ComputeStream::event_fd)
+      .def("drain", &ComputeStream::drain, nb::call_guard<nb::gil_scoped_release>(), "Waits until everything launched has completed.")
+      .def("wait", &ComputeStream::wait, nb::arg("ticket"), nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace sapwood::python

@@ -1,0 +1,93 @@
+#include "program/ops.h"
+
+namespace sapwood {
+namespace {
+
+const float* or_null(const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); }
+
+}  // namespace
+
+void EmbedOp::run(const Lane& lane, const StepContext& context) {
+  const Span rows = lane.share(context.count(x->domain));
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    float* to = x->row(row);
+    weight->read_row(context.rows.tokens[size_t(row)], to);
+    if (scale == 1.f) continue;
+    for (int64_t i = 0; i < x->width; i++) to[i] *= scale;
+  }
+}
+
+void NormOp::run(const Lane& lane, const StepContext& context) {
+  const KernelTable& table = kernels();
+  const Span rows = lane.share(context.count(out->domain));
+  for (int64_t i = rows.begin; i < rows.end; i++) {
+    const int64_t row = out->domain == x->domain ? i : context.logit_rows[size_t(i)].row;
+    float* residual = x->row(row);
+    if (delta != nullptr && delta_norm.empty()) table.add_rows(residual, delta->row(row), x->width);
+    if (delta != nullptr && !delta_norm.empty()) table.add_normed(residual, delta->row(row), delta_norm.data(), x->width, epsilon);
+    table.rms_norm(residual, weight.data(), x->width, epsilon, out->data->row(i));
+  }
+}
+
+void LinearOp::run(const Lane& lane, const StepContext& context) {
+  linear->run(lane, claims, input->data->view(), int(context.count(out->domain)), out->data.data(), out->width);
+}
+
+void BiasOp::run(const Lane& lane, const StepContext& context) {
+  const Span rows = lane.share(context.count(x->domain));
+  for (int64_t row = rows.begin; row < rows.end; row++) kernels().add_rows(x->row(row), bias.data(), x->width);
+}
+
+// Heads of a row: query heads, then one item per kv head, which prepares the key and stores key and value.
+void HeadsOp::run_head(const StepContext& context, int64_t row, int head) const {
+  const KvShape& kv = context.pool.shape();
+  const int64_t position = context.rows.positions[size_t(row)];
+  const float* cos_row = cosine->data() + position * (rotary_dim / 2);
+  const float* sin_row = sine->data() + position * (rotary_dim / 2);
+  const float* bias_of = or_null(bias);
+  const auto at = [&](int h) { return qkv->row(row) + int64_t(h) * kv.head_dim; };
+  const auto bias_at = [&](int h) { return bias_of ? bias_of + int64_t(h) * kv.head_dim : nullptr; };
+  const bool query = head < query_heads;
+  kernels().prepare_head({at(head), bias_at(head), or_null(query ? query_norm : key_norm), epsilon, cos_row, sin_row, kv.head_dim, rotary_dim});
+  if (query) return;
+  const int value = head + kv.kv_heads;
+  if (bias_of) kernels().prepare_head({at(value), bias_at(value), nullptr, 0, nullptr, nullptr, kv.head_dim, 0});
+  context.pool.store(layer, context.rows.locations[size_t(row)], head - query_heads, at(head), at(value));
+}
+
+void HeadsOp::run(const Lane& lane, const StepContext& context) {
+  const int heads = query_heads + context.pool.shape().kv_heads;
+  const Span items = lane.share(context.count(Domain::kTokens) * heads);
+  for (int64_t i = items.begin; i < items.end; i++) run_head(context, i / heads, int(i % heads));
+}
+
+void AttentionOp::prepare(const StepContext&) {
+  ahead.reset(), strips.reset();
+  attention->prepare(*plan);
+}
+
+void AttentionOp::run(const Lane& lane, const StepContext& context) {
+  attention->run(lane, {*plan, context.pool, layer, shape, qkv->data.data(), qkv->width, out->data.data(), out->width, &ahead, &strips});
+}
+
+void QuantiseOp::run(const Lane& lane, const StepContext& context) {
+  const KernelTable& table = kernels();
+  const Span rows = lane.share(context.count(out->domain));
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    const float* from = x->row(row);
+    const QuantizedRow to = out->data->row(row);
+    if (!gated) table.quantize(from, out->k, to);
+    else (gate == Gate::kSilu ? table.silu_gate : table.gelu_gate)(from, from + out->k, out->k, to);
+  }
+}
+
+void SoftCapOp::run(const Lane& lane, const StepContext& context) {
+  const Span rows = lane.share(context.count(x->domain));
+  for (int64_t row = rows.begin; row < rows.end; row++) kernels().soft_cap(x->row(row), x->width, cap);
+}
+
+void SampleOp::prepare(const StepContext& context) {
+  sampler->prepare(context.logit_rows.data(), context.count(Domain::kLogits), logits->data.data(), logits->width, context.output);
+}
+
+}  // namespace sapwood

@@ -1,0 +1,87 @@
+// Owns: a recorded step: a list of operations over static buffers, replayed by one call for any row counts up to the limits.
+// The CPU counterpart of a CUDA graph; decode, prefill and mixed steps replay the same list and nothing is padded.
+// Operations on rows of logits are its tail, replayed for one block of rows after the other, so that logits never take more memory
+// than a block. Invariant: between two operations every lane passes a barrier; buffers are allocated once, when recording is finished.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "program/ops.h"
+
+namespace sapwood {
+
+class Program : public std::enable_shared_from_this<Program> {
+ public:
+  Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Recording. Buffers are named by index; wrong indices, widths or sizes throw Error at once.
+  int add_buffer(int64_t width, Domain domain);
+  int add_activations(int64_t k, Domain domain);
+  void embed(std::shared_ptr<Weight> weight, float scale, int x);
+  struct NormSpec {
+    int x, delta, out;  // delta: -1 for none
+    std::vector<float> weight, delta_norm;
+    float epsilon;
+  };
+  void norm(NormSpec spec);
+  void linear(std::vector<std::shared_ptr<Weight>> weights, int input, int out);
+  void bias(int x, std::vector<float> bias);
+  struct HeadsSpec {
+    int qkv, layer, query_heads, rotary_dim;
+    float epsilon;
+    std::vector<float> bias, query_norm, key_norm;
+    std::shared_ptr<const std::vector<float>> cosine, sine;
+  };
+  void heads(HeadsSpec spec);
+  void attention(int qkv, int out, int layer, const AttentionShape& shape);
+  void quantise(int x, int out);
+  void gate(int x, Gate kind, int out);
+  void soft_cap(int x, float cap);
+  void sample(int logits);
+  void finish();
+
+  // Replaying, on one thread at a time.
+  void check(const Step& step) const;
+  StepOutput run(const Step& step);
+  FloatBuffer& buffer(int index);
+  int64_t last_count(Domain domain) const { return domain == Domain::kTokens ? int64_t(rows_.tokens.size()) : last_block_; }  // of logits: the last block
+  // With profiling on, lane 0 adds up the nanoseconds between barriers, by operation name.
+  void set_profiling(bool on) { profiling_ = on, profile_.clear(); }
+  const std::map<std::string, int64_t>& profile() const { return profile_; }
+  const SlotTables& tables() const { return tables_; }
+
+ private:
+  ActivationBuffer& activations(int index);
+  template <class T>
+  void record(T op, Domain domain) { stage(domain), ops_.push_back(std::make_unique<T>(std::move(op))); }
+  void stage(Domain domain);  // the next operation writes to this domain
+  void run_ops(const Span& ops, const StepContext& context);
+  void run_lane(const Lane& lane, const Span& ops, const StepContext& context);
+  void recording() const;
+  const AttentionPlan* plan_for(int window, int group);
+  int64_t capacity(Domain domain) const;
+
+  struct WindowPlan {
+    AttentionPlan::Options options;
+    AttentionPlan plan;
+  };
+  std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<KvPool> kv_;
+  SlotTables tables_;
+  BatchRows rows_;
+  std::vector<std::unique_ptr<FloatBuffer>> buffers_;
+  std::vector<std::unique_ptr<ActivationBuffer>> activations_;
+  std::vector<std::unique_ptr<WindowPlan>> plans_;
+  std::shared_ptr<Attention> attention_;
+  std::vector<std::unique_ptr<Op>> ops_;
+  Sampler sampler_;
+  int64_t tail_ = -1, last_block_ = 0;  // index of the first operation on logits; rows of the last block
+  bool finished_ = false, profiling_ = false;
+  std::map<std::string, int64_t> profile_;
+};
+
+}  // namespace sapwood

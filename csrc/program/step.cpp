@@ -1,0 +1,114 @@
+#include "program/step.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+
+namespace sapwood {
+
+SlotTables::SlotTables(const StepLimits& limits, const KvPool& pool)
+    : limits_(limits), pool_(pool), tokens_(size_t(limits.slots) * size_t(limits.max_len)), locations_(tokens_.size()) {
+  require(limits.slots > 0 && limits.max_len > 0 && limits.vocabulary > 0 && limits.max_rows > 0 && limits.max_logit_rows > 0,
+          "slots, max_len, vocabulary, max_rows and max_logit_rows must all be at least 1");
+}
+
+void SlotTables::check_runs(const std::vector<RowRun>& runs) const {
+  int64_t rows = 0;
+  std::vector<int32_t> slots;
+  for (const auto& run : runs) {
+    require(run.slot >= 0 && run.slot < limits_.slots, "slot " + std::to_string(run.slot) + " does not exist");
+    require(run.first >= 0 && run.count > 0 && run.count <= limits_.max_len - run.first,
+            "a run of " + std::to_string(run.count) + " positions from " + std::to_string(run.first) + " does not fit max_len");
+    require(!run.samples || run.first + run.count < limits_.max_len, "a run that samples needs room for the sampled token");
+    rows += run.count;
+    slots.push_back(run.slot);
+  }
+  std::sort(slots.begin(), slots.end());
+  require(std::adjacent_find(slots.begin(), slots.end()) == slots.end(), "a slot may appear only once in a step");
+  require(rows <= limits_.max_rows, "a step of " + std::to_string(rows) + " rows exceeds the program's " + std::to_string(limits_.max_rows));
+}
+
+void SlotTables::check_sampling(const Step& step) const {
+  for (const auto& start : step.starts) {
+    require(start.slot >= 0 && start.slot < limits_.slots, "slot " + std::to_string(start.slot) + " does not exist");
+    sapwood::check(start.settings, limits_.vocabulary);
+  }
+  for (const auto& a : step.allowed) {
+    require(a.run >= 0 && size_t(a.run) < step.runs.size() && step.runs[size_t(a.run)].samples, "allowed ids need a run that samples");
+    require(int64_t(a.bits.size()) == (limits_.vocabulary + 31) / 32, "allowed ids need one bit for every id of the vocabulary");
+  }
+}
+
+void SlotTables::check(const Step& step) const {
+  const auto check_run = [&](const TableRun& w) {
+    require(w.slot >= 0 && w.slot < limits_.slots && w.position >= 0 && w.position <= limits_.max_len &&
+                int64_t(w.values.size()) <= limits_.max_len - w.position,
+            "a table write of " + std::to_string(w.values.size()) + " values at position " + std::to_string(w.position) + " of slot " +
+                std::to_string(w.slot) + " does not fit");
+  };
+  for (const auto& w : step.tokens) {
+    check_run(w);
+    for (int32_t id : w.values) require(id >= 0 && id < limits_.vocabulary, "token id " + std::to_string(id) + " is outside the vocabulary");
+  }
+  for (const auto& w : step.locations) {
+    check_run(w);
+    for (size_t i = 0; i < w.values.size(); i++) {
+      pool_.check_location(w.values[i]);
+      require((w.position + int64_t(i)) % kPageTokens == w.values[i] % kPageTokens,
+              "location " + std::to_string(w.values[i]) + " cannot hold position " + std::to_string(w.position + int64_t(i)) +
+                  ": a page holds 16 consecutive positions in order");
+    }
+  }
+  require(step.copies_from.size() == step.copies_to.size(), "copies must come in pairs");
+  for (int32_t location : step.copies_from) pool_.check_location(location);
+  for (int32_t location : step.copies_to) pool_.check_location(location);
+  check_runs(step.runs);
+  check_sampling(step);
+}
+
+void SlotTables::apply(const Step& step) {
+  for (const auto& w : step.tokens) std::copy(w.values.begin(), w.values.end(), tokens(w.slot) + w.position);
+  for (const auto& w : step.locations) std::copy(w.values.begin(), w.values.end(), locations(w.slot) + w.position);
+  pool_.copy_tokens(step.copies_from.data(), step.copies_to.data(), int64_t(step.copies_from.size()));
+}
+
+// Position p is predicted by the row of position p - 1. Prompt positions first, then the one that is sampled.
+void BatchRows::add_logit_rows(const RowRun& run, int32_t index, int32_t* tokens, const SamplingSettings& settings, StepOutput& output) {
+  const int32_t end = run.first + run.count, first_row = int32_t(positions.size()) - run.count;
+  const auto add = [&](int32_t position, bool samples, bool reports) {
+    LogitRow row{first_row + position - 1 - run.first, run.slot, position, tokens, nullptr, -1, -1};
+    if (samples) row.sampled = int32_t(output.sampled.size()), output.sampled.push_back(-1);
+    if (reports) {
+      const int32_t asked = int32_t(settings.asked_ids.size());
+      row.report = int32_t(output.reports.size());
+      output.reports.push_back({index, position, samples, settings.top_n, asked, int64_t(output.ids.size())});
+      output.ids.resize(output.ids.size() + size_t(1 + settings.top_n + asked));
+    }
+    logit_rows.push_back(row);
+  };
+  if (settings.prompt_start >= 0) {
+    const int32_t stop = std::min(end + (run.samples ? 0 : 1), settings.num_prompt);
+    for (int32_t p = std::max(run.first + 1, settings.prompt_start); p < stop; p++) add(p, false, true);
+  }
+  if (run.samples) add(end, true, settings.reports_output);
+}
+
+void BatchRows::expand(const Step& step, const SlotTables& tables, const Sampler& sampler, StepOutput& output) {
+  tokens.clear(), positions.clear(), locations.clear(), segments.clear(), logit_rows.clear();
+  std::vector<const uint32_t*> allowed(step.runs.size(), nullptr);
+  for (const auto& a : step.allowed) allowed[size_t(a.run)] = a.bits.data();
+  for (size_t i = 0; i < step.runs.size(); i++) {
+    const RowRun& run = step.runs[i];
+    const int32_t *ids = tables.tokens(run.slot) + run.first, *at = tables.locations(run.slot) + run.first;
+    segments.push_back({tables.locations(run.slot), int(tokens.size()), run.count, run.first + run.count});
+    tokens.insert(tokens.end(), ids, ids + run.count);
+    locations.insert(locations.end(), at, at + run.count);
+    for (int32_t p = 0; p < run.count; p++) positions.push_back(run.first + p);
+    add_logit_rows(run, int32_t(i), tables.tokens(run.slot), sampler.settings(run.slot), output);
+    if (run.samples) logit_rows.back().allowed = allowed[i];
+  }
+  output.values.resize(output.ids.size());
+}
+
+}  // namespace sapwood

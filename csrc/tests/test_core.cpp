@@ -1,0 +1,111 @@
+// Half conversions against first principles, buffers, and the thread pool under contention.
+#include <chrono>
+#include <thread>
+
+#include "core/buffer.h"
+#include "core/error.h"
+#include "core/half.h"
+#include "core/thread_pool.h"
+#include "tests/check.h"
+
+using namespace sapwood;
+
+TEST(half_round_trips_and_rounds_to_even) {
+  for (uint32_t h = 0; h < 0x10000; h++) {
+    const float f = half_to_float(uint16_t(h));
+    if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) {
+      CHECK(std::isnan(f) && std::isnan(half_to_float(float_to_half(f))));
+      continue;
+    }
+    CHECK(float_to_half(f) == h);
+    if ((h & 0x7fff) >= 0x7bff) continue;
+    const float above = half_to_float(uint16_t(h + 1)), middle = f + (above - f) * 0.5f;
+    CHECK(float_to_half(middle) == (h % 2 ? h + 1 : h));
+    CHECK(float_to_half(std::nextafter(middle, above)) == h + 1 && float_to_half(std::nextafter(middle, f)) == h);
+  }
+  CHECK(float_to_half(65519.f) == 0x7bff && float_to_half(65520.f) == 0x7c00 && float_to_half(-1e30f) == 0xfc00);
+}
+
+TEST(buffers_are_aligned_and_zeroed) {
+  for (size_t size : {size_t(1), size_t(100), size_t(3) << 20}) {
+    Buffer b(size);
+    CHECK(reinterpret_cast<uintptr_t>(b.data()) % 64 == 0 && b.size() == size);
+    for (size_t i = 0; i < size; i += 7) CHECK(b.data()[i] == std::byte(0));
+  }
+  CHECK(Buffer(0).data() == nullptr);
+}
+
+TEST(pool_runs_every_lane_once_and_joins) {
+  for (int lanes : {1, 2, 3, 5}) {
+    ThreadPool pool(lanes);
+    std::vector<int> hits(size_t(lanes), 0);
+    for (int i = 0; i < 200; i++) pool.run([&](Lane& lane) { hits[size_t(lane.index)]++; });
+    for (int h : hits) CHECK(h == 200);
+  }
+}
+
+TEST(pool_wakes_after_parking) {
+  ThreadPool pool(2);
+  int sum = 0;
+  for (int i = 0; i < 5; i++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    std::atomic<int> hits{0};
+    pool.run([&](Lane&) { hits++; });
+    sum += hits;
+  }
+  CHECK(sum == 10);
+}
+
+TEST(barrier_orders_writes_between_stages) {
+  for (int lanes : {2, 4}) {
+    ThreadPool pool(lanes);
+    std::vector<int> cells(size_t(lanes), 0);
+    std::atomic<int> wrong{0};
+    pool.run([&](Lane& lane) {
+      for (int stage = 1; stage <= 300; stage++) {
+        cells[size_t(lane.index)] = stage;
+        lane.barrier();
+        for (int c : cells) wrong += c != stage;
+        lane.barrier();
+      }
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+TEST(shares_and_claims_cover_everything_exactly_once) {
+  ThreadPool pool(3);
+  for (int64_t total : {0, 1, 2, 7, 64, 1001}) {
+    std::vector<std::atomic<int>> shared(size_t(total) + 1), claimed(size_t(total) + 1);
+    Claims claims;
+    pool.run([&](Lane& lane) {
+      const Span mine = lane.share(total);
+      for (int64_t i = mine.begin; i < mine.end; i++) shared[size_t(i)]++;
+      for (Span s; claims.take(total, 5, s);)
+        for (int64_t i = s.begin; i < s.end; i++) claimed[size_t(i)]++;
+    });
+    for (int64_t i = 0; i < total; i++) CHECK(shared[size_t(i)] == 1 && claimed[size_t(i)] == 1);
+    CHECK(shared[size_t(total)] == 0 && claimed[size_t(total)] == 0);
+  }
+}
+
+TEST(an_exception_in_a_lane_reaches_the_caller_and_the_pool_lives_on) {
+  ThreadPool pool(2);
+  CHECK_THROWS(pool.run([](Lane& lane) { if (lane.index == 1) throw Error("from lane 1"); }));
+  std::atomic<int> hits{0};
+  pool.run([&](Lane&) { hits++; });
+  CHECK(hits == 2);
+  CHECK_THROWS(ThreadPool(0));
+}
+
+TEST(callers_on_several_threads_take_turns) {
+  ThreadPool pool(2);
+  std::atomic<int> hits{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 3; c++)
+    callers.emplace_back([&] {
+      for (int i = 0; i < 100; i++) pool.run([&](Lane&) { hits++; });
+    });
+  for (auto& c : callers) c.join();
+  CHECK(hits == 600);
+}

@@ -1,0 +1,245 @@
+// Linears of every format: against fp64, bitwise over rows / threads / instruction sets, extreme codes, refused sizes.
+#include <limits>
+#include <memory>
+
+#include "core/error.h"
+#include "core/half.h"
+#include "linear/linear.h"
+#include "linear/pack.h"
+#include "tests/check.h"
+
+using namespace sapwood;
+
+namespace {
+
+const char* const kAll[] = {"q4_0", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0", "f16", "bf16", "f32"};
+
+// Random bytes with tame scales: every 16-bit scale field is overwritten with a small number.
+std::vector<std::byte> random_raw(Format format, int64_t rows, int64_t k, test::Random& random) {
+  std::vector<std::byte> raw(size_t(raw_bytes(format, rows, k)));
+  for (auto& b : raw) b = std::byte(random.bits());
+  const FormatInfo& f = info(format);
+  const auto put = [&](size_t at, uint16_t v) { std::memcpy(&raw[at], &v, 2); };
+  const bool loose = f.block_weights == 1;
+  for (size_t at = 0; at < raw.size(); at += size_t(f.block_bytes)) {
+    const float x = 0.01f + 0.002f * random.uniform();
+    if (format == Format::kF32) {
+      const float w = random.uniform() * 0.1f;
+      std::memcpy(&raw[at], &w, 4);
+    } else if (format == Format::kBF16) {
+      put(at, uint16_t(std::bit_cast<uint32_t>(random.uniform() * 0.1f) >> 16));
+    } else if (loose) {
+      put(at, float_to_half(random.uniform() * 0.1f));
+    } else if (format == Format::kQ6_K) {
+      put(at + 208, float_to_half(x * 0.01f));
+    } else {
+      put(at, float_to_half(x));
+      if (format == Format::kQ4_1 || format == Format::kQ5_1 || format == Format::kQ4_K || format == Format::kQ5_K) put(at + 2, float_to_half(x * -3.f));
+    }
+  }
+  return raw;
+}
+
+struct Setup {
+  Activations input;
+  std::vector<float> x;
+  int64_t rows;
+  Setup(int64_t rows_, int64_t k, uint64_t seed) : input(rows_, k, kWant8 | kWant13 | kWantValues), x(size_t(rows_ * k)), rows(rows_) {
+    test::Random random(seed);
+    for (auto& v : x) v = random.gauss() * (random.below(50) ? 1.f : 8.f);
+    for (int64_t r = 0; r < rows_; r++) kernels().quantize(&x[size_t(r * k)], k, input.row(r));
+  }
+};
+
+std::vector<float> product(const Linear& linear, const Setup& s, int rows, int lanes, int64_t pad = 3) {
+  ThreadPool pool(lanes);
+  const int64_t stride = linear.columns() + pad;
+  std::vector<float> out(size_t(rows * stride), 7.f);
+  Claims claims;
+  pool.run([&](Lane& lane) { linear.run(lane, claims, s.input.view(), rows, out.data(), stride); });
+  std::vector<float> tight;
+  for (int r = 0; r < rows; r++) {
+    for (int64_t i = linear.columns(); i < stride; i++) CHECK(out[size_t(r * stride + i)] == 7.f);  // nothing beyond the columns
+    tight.insert(tight.end(), out.begin() + r * stride, out.begin() + r * stride + linear.columns());
+  }
+  return tight;
+}
+
+// What the kernel is asked to compute, in fp64: the quantised activations times the numbers that the file stands for.
+double activation(const Setup& s, const Weight& w, int64_t row, int64_t k) {
+  const ActivationView v = s.input.view();
+  const int64_t at = row * v.padded_k + k, group = row * v.groups + k / kGroup;
+  if (w.want() == kWant8) return double(v.scale8[group]) * v.codes8[at];
+  if (w.want() == kWant13) return double(v.scale13[group]) * v.codes13[at];
+  return v.values[at];
+}
+
+double relative_error(const Weight& w, const Setup& s, const std::vector<float>& out) {
+  double error = 0, size = 0;
+  std::vector<float> weights(size_t(w.k()));
+  for (int64_t n = 0; n < w.rows(); n++) {
+    w.read_row(n, weights.data());
+    for (int64_t r = 0; r < s.rows; r++) {
+      double y = 0;
+      for (int64_t k = 0; k < w.k(); k++) y += activation(s, w, r, k) * weights[size_t(k)];
+      const double e = out[size_t(r * w.rows() + n)] - y;
+      error += e * e, size += y * y;
+    }
+  }
+  return std::sqrt(error / size);
+}
+
+std::shared_ptr<Weight> random_weight(const char* name, int64_t rows, int64_t k, uint64_t seed) {
+  test::Random random(seed);
+  const Format format = format_named(name);
+  const auto raw = random_raw(format, rows, k, random);
+  ThreadPool pool(2);
+  return Weight::pack(format, raw.data(), int64_t(raw.size()), rows, k, pool);
+}
+
+}  // namespace
+
+TEST(linear_agrees_with_fp64) {
+  for (const char* name : kAll)
+    for (int64_t k : {256, 1536}) {
+      const auto w = random_weight(name, 37, k, 11);
+      const Setup s(13, k, 5);
+      const double error = relative_error(*w, s, product(Linear({w}), s, 13, 1));
+      if (error > 1e-6) std::printf("  %s k=%d: %g\n", name, int(k), error);
+      CHECK(error < 1e-6);
+    }
+}
+
+TEST(linear_is_bitwise_invariant_over_rows_threads_and_isa) {
+  for (const char* name : kAll) {
+    const int64_t k = 1024, n = 83;
+    const auto w = random_weight(name, n, k, 3);
+    const Linear linear({w});
+    const Setup s(64, k, 9);
+    const auto all = product(linear, s, 64, 1);
+    for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 33, 64})
+      for (int lanes : {1, 2, 3}) CHECK(test::same_bits(product(linear, s, rows, lanes).data(), all.data(), size_t(rows * n)));
+    for (const char* isa : {"portable", "avx2", "vnni"}) {
+      if (std::string(isa) == "avx2" && !avx2_kernels()) continue;
+      if (std::string(isa) == "vnni" && !vnni_kernels()) continue;
+      select_kernels(isa);
+      const Setup again(64, k, 9);
+      for (int rows : {3, 9}) CHECK(test::same_bits(product(linear, again, rows, 1).data(), all.data(), size_t(rows * n)));
+      select_kernels("auto");
+    }
+  }
+}
+
+TEST(linear_survives_many_rows_and_long_k) {
+  for (const char* name : {"q4_1", "q6_k", "q8_0"}) {
+    const auto w = random_weight(name, 20, 4864, 3);
+    const Setup s(150, 4864, 9);
+    const auto all = product(Linear({w}), s, 150, 2);
+    CHECK(relative_error(*w, s, all) < 1e-6);
+    CHECK(test::same_bits(product(Linear({w}), s, 8, 1).data(), all.data(), 160));
+  }
+}
+
+TEST(linear_joins_weights_of_different_formats) {
+  const auto a = random_weight("q5_0", 24, 512, 1), b = random_weight("q8_0", 8, 512, 2), c = random_weight("q6_k", 19, 512, 3);
+  const Setup s(20, 512, 4);
+  for (int lanes : {1, 2}) {
+    const auto joined = product(Linear({a, b, c}), s, 20, lanes);
+    int64_t offset = 0;
+    for (const auto& w : {a, b, c}) {
+      const auto alone = product(Linear({w}), s, 20, 1);
+      for (int r = 0; r < 20; r++) CHECK(test::same_bits(&joined[size_t(r * 51 + offset)], &alone[size_t(r * w->rows())], size_t(w->rows())));
+      offset += w->rows();
+    }
+  }
+}
+
+// Every code and every activation at its extreme: integer sums must stay exact.
+TEST(linear_is_exact_at_extreme_codes) {
+  for (const char* name : {"q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "q8_0"})
+    for (int fill : {0x00, 0xff, 0x80}) {
+      const Format format = format_named(name);
+      std::vector<std::byte> raw(size_t(raw_bytes(format, 16, 256)), std::byte(fill));
+      const int bytes = info(format).block_bytes, scale_at = format == Format::kQ6_K ? 208 : 0;
+      const uint16_t one = float_to_half(1.f);
+      for (size_t at = 0; at < raw.size(); at += size_t(bytes)) std::memcpy(&raw[at + size_t(scale_at)], &one, 2);
+      if (info(format).layout == Layout::kU4Min || info(format).layout == Layout::kU5Min || info(format).layout == Layout::kU4Super || info(format).layout == Layout::kU5Super)
+        for (size_t at = 0; at < raw.size(); at += size_t(bytes)) std::memcpy(&raw[at + 2], &one, 2);
+      ThreadPool pool(1);
+      const auto w = Weight::pack(format, raw.data(), int64_t(raw.size()), 16, 256, pool);
+      for (int sign : {1, -1}) {
+        Setup s(9, 256, 1);
+        for (auto& v : s.x) v = float(sign);
+        for (int r = 0; r < 9; r++) kernels().quantize(&s.x[size_t(r * 256)], 256, s.input.row(r));
+        const double error = [&] { return relative_error(*w, s, product(Linear({w}), s, 9, 1)); }();
+        CHECK(!(error > 1e-6));
+      }
+    }
+}
+
+TEST(quantised_rows_keep_the_error_bound_and_spread_nan) {
+  test::Random random(1);
+  const int64_t k = 100;  // not a multiple of the group
+  std::vector<float> x(size_t(k), 0.f);
+  for (auto& v : x) v = random.gauss();
+  Activations a(2, k, kWant8 | kWant13 | kWantValues);
+  kernels().quantize(x.data(), k, a.row(0));
+  const ActivationView v = a.view();
+  CHECK(v.padded_k == 128 && v.groups == 4);
+  for (int64_t i = 0; i < 128; i++) {
+    const float want = i < k ? x[size_t(i)] : 0.f;
+    CHECK(v.values[i] == want);
+    CHECK(std::fabs(v.scale8[i / 32] * v.codes8[i] - want) <= v.scale8[i / 32] * 0.501f);
+    CHECK(std::fabs(v.scale13[i / 32] * v.codes13[i] - want) <= v.scale13[i / 32] * 0.501f);
+  }
+  for (int g = 0; g < 4; g++) {
+    int sums[2] = {0, 0};
+    for (int i = 0; i < 32; i++) sums[i / 16] += v.codes8[g * 32 + i];
+    CHECK(v.sum8[g] == v.scale8[g] * float(sums[0] + sums[1]) && v.half_sum8[2 * g] == v.scale8[g] * float(sums[0]));
+  }
+  x[40] = std::numeric_limits<float>::quiet_NaN();
+  x[0] = 1e-38f, x[99] = std::numeric_limits<float>::infinity();
+  kernels().quantize(x.data(), k, a.row(1));
+  CHECK(std::isnan(v.scale8[4 + 1]) && std::isnan(v.scale13[4 + 1]) && std::isinf(v.scale8[4 + 3]));
+  CHECK(!std::isnan(v.scale8[4 + 2]));
+}
+
+TEST(weights_of_the_wrong_size_are_refused) {
+  ThreadPool pool(1);
+  std::vector<std::byte> raw(1000);
+  CHECK_THROWS(format_named("q3_k"));
+  CHECK_THROWS(raw_bytes(Format::kQ4_0, 4, 33));
+  CHECK_THROWS(raw_bytes(Format::kQ4_K, 4, 128));
+  CHECK_THROWS(raw_bytes(Format::kF32, -1, 8));
+  CHECK_THROWS(raw_bytes(Format::kF32, int64_t(1) << 30, int64_t(1) << 30));
+  CHECK_THROWS(Weight::pack(Format::kQ4_0, raw.data(), 35, 1, 64, pool));
+  CHECK_THROWS(Weight::pack(Format::kQ4_0, raw.data(), 37, 1, 64, pool));
+  const auto w = Weight::pack(Format::kQ4_0, raw.data(), 36, 1, 64, pool);
+  std::vector<float> row(64);
+  CHECK_THROWS(w->read_row(1, row.data()));
+  CHECK_THROWS(Linear({}));
+  CHECK_THROWS(Linear({w, random_weight("q4_0", 16, 96, 1)}));
+}
+
+TEST(weights_quantised_at_load_may_have_any_width) {
+  for (const char* name : {"q8_0", "q4_1"})
+    for (int64_t k : {1, 31, 100, 256}) {
+      const int64_t n = 19;
+      test::Random random(static_cast<uint64_t>(k));
+      std::vector<float> values(static_cast<size_t>(n * k)), row(static_cast<size_t>(k));
+      for (auto& v : values) v = random.gauss();
+      ThreadPool pool(2);
+      const auto w = Weight::quantise(format_named(name), values.data(), n, k, pool);
+      CHECK(w->rows() == n && w->k() == k);
+      for (int64_t r = 0; r < n; r++) {
+        w->read_row(r, row.data());
+        for (size_t i = 0; i < size_t(k); i++) CHECK(std::fabs(row[i] - values[size_t(r * k) + i]) < (w->want() == kWant13 ? 0.02f : 0.25f));
+      }
+      const Setup s(11, k, 2);
+      CHECK(relative_error(*w, s, product(Linear({w}), s, 11, 2)) < 1e-6);
+    }
+  ThreadPool pool(1);
+  const float x = 1;
+  CHECK_THROWS(Weight::quantise(Format::kQ6_K, &x, 1, 1, pool));
+  CHECK_THROWS(Weight::quantise(Format::kQ8_0, &x, 0, 1, pool));
+}

@@ -1,0 +1,40 @@
+"""Builds a native engine from a checkpoint: threads, packed weights, KV pages, the recorded program, its stream.
+
+Does not decide how much memory the KV pages take (its caller says how many). Invariant: an engine that is returned can run any
+plan within its limits of at most `max_rows` tokens per step.
+"""
+
+from __future__ import annotations
+
+from sapwood.core.plan import EngineLimits
+from sapwood.engine.native_runner import NativeEngine
+from sapwood.engine.native_weights import NativeWeights, StoredTensors
+from sapwood.errors import ConfigError
+from sapwood.kernels.native import _native
+from sapwood.kernels.native.record import ProgramLimits, record_decoder
+
+LOGIT_ROWS_AT_ONCE = 64
+"""Rows of logits that exist at a time; a step with more sampling or reporting rows computes them in blocks."""
+
+
+def create_native_engine(
+    checkpoint: StoredTensors, limits: EngineLimits, *, max_rows: int, kv_dtype: str, threads: int
+) -> NativeEngine:
+    """An engine for steps of at most `max_rows` tokens on `threads` threads.
+
+    `kv_dtype` is f16 or f32. Raises ConfigError for limits that the native engine does not have, WeightsError for a checkpoint
+    that it cannot pack.
+    """
+    if limits.page_size % _native.PAGE_TOKENS:
+        raise ConfigError(
+            f"a page of {limits.page_size} tokens is not made of the native engine's pages of {_native.PAGE_TOKENS}; "
+            "take a multiple, or leave the page size out",
+            param="page_size",
+        )
+    config = checkpoint.config
+    pool = _native.ThreadPool(threads)
+    pages = limits.num_pages * (limits.page_size // _native.PAGE_TOKENS)
+    kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, pages, kv_dtype)
+    sizes = ProgramLimits(limits.num_slots, limits.max_len, max_rows, LOGIT_ROWS_AT_ONCE)
+    recorded = record_decoder(config, NativeWeights(checkpoint, pool, limits.max_len), pool, kv, sizes)
+    return NativeEngine(limits, recorded.program, _native.ComputeStream(pool))

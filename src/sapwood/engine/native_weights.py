@@ -1,0 +1,82 @@
+"""A checkpoint's tensors as native weights: packed without loss from the blocks that the file holds.
+
+Knows tensor names only as its callers give them; does not know architectures. Invariant: a matrix is packed once however often it
+is asked for (a tied head is the embedding table), and what the file stores quantised is never widened.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sapwood.core.model_config import ModelConfig, RopeConfig
+from sapwood.errors import WeightsError
+from sapwood.kernels.native import _native
+from sapwood.layers.rotary import rope_tables
+from sapwood.weights.slicing import RawTensor
+
+RAW_FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+class StoredTensors(Protocol):
+    """What is read of a `Checkpoint`, whose methods these are."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor in a type of torch."""
+        ...
+
+    def raw(self, name: str) -> RawTensor | None:
+        """Its stored blocks, where the format keeps any."""
+        ...
+
+
+class NativeWeights:
+    """Reads from one checkpoint, packs with the compute threads."""
+
+    def __init__(self, checkpoint: StoredTensors, pool: _native.ThreadPool, max_len: int) -> None:
+        self._checkpoint = checkpoint
+        self._pool = pool
+        self._max_len = max_len
+        self._ropes: dict[RopeConfig, _native.Rope] = {}
+        self._matrices: dict[str, _native.Weight] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of everything packed so far."""
+        return sum(weight.size_bytes for weight in self._matrices.values())
+
+    def weight(self, name: str) -> _native.Weight:
+        """The matrix called `name`, packed; raises WeightsError for a storage type that has no packed layout."""
+        if name not in self._matrices:
+            self._matrices[name] = self._pack(name)
+        return self._matrices[name]
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A one-dimensional tensor in float32."""
+        return np.ascontiguousarray(self._checkpoint.tensor(name).float().numpy())
+
+    def rope(self, rope: RopeConfig) -> _native.Rope:
+        """Cosines and sines for every position that may be asked for, one object for all layers of a kind."""
+        if rope not in self._ropes:
+            tables = rope_tables(rope, self._checkpoint.config.head_dim, self._max_len, torch.device("cpu"))
+            self._ropes[rope] = _native.Rope(tables.cos.numpy().reshape(-1), tables.sin.numpy().reshape(-1))
+        return self._ropes[rope]
+
+    def _pack(self, name: str) -> _native.Weight:
+        stored = self._checkpoint.raw(name)
+        if stored is not None:
+            format_name, shape, data = stored.type.name.lower(), stored.shape, stored.data
+        else:
+            tensor = self._checkpoint.tensor(name).contiguous()
+            format_name, shape = RAW_FORMATS[tensor.dtype], tuple(tensor.shape)
+            data = tensor.view(torch.uint8).numpy()
+        try:
+            return _native.Weight.pack(self._pool, format_name, np.ascontiguousarray(data).reshape(-1), *shape)
+        except _native.NativeError as error:
+            raise WeightsError(f"{name}: {error}; run with --kernel-backend reference") from None

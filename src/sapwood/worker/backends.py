@@ -1,0 +1,177 @@
+"""Which engine computes: the native one on a CPU where it can, the torch reference everywhere else.
+
+Owns the choice and its reason; does not know requests. Invariant: what was asked for explicitly is what runs, or a ConfigError
+says why it cannot; an automatic fallback says why once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from sapwood.config.sections import EngineSection
+from sapwood.core.model_config import ModelConfig
+from sapwood.core.plan import EngineLimits, TieredEngine
+from sapwood.device import Device
+from sapwood.distributed.group import Group
+from sapwood.engine.lifecycle import EngineOptions, build_engine, load_model, resolve_dtype
+from sapwood.engine.memory import Footprint, MemoryPlan
+from sapwood.errors import ConfigError
+from sapwood.observability.progress import ProgressCallback
+from sapwood.weights.checkpoint import Checkpoint
+from sapwood.weights.slicing import RawTensor
+from sapwood.worker.tiers import count_host_pages
+
+NATIVE_PAGE = 16
+"""Tokens in one page of the native KV layout; the scheduler's pages must be made of whole ones."""
+NATIVE_KV = {"auto": "f16", "float16": "f16", "float32": "f32"}
+
+
+class Backend(Protocol):
+    """A kind of engine, with the options that it was chosen for."""
+
+    @property
+    def name(self) -> str: ...
+
+    def footprint(self, checkpoint: Checkpoint) -> Footprint:
+        """What the model will take on one rank."""
+        ...
+
+    def build(self, checkpoint: Checkpoint, plan: MemoryPlan, progress: ProgressCallback) -> TieredEngine:
+        """The engine, loaded; raises WeightsError for weights that this backend cannot hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBackend:
+    """The reference: torch on any device, one of several ranks perhaps."""
+
+    section: EngineSection
+    device: Device
+    group: Group
+    name: str = "reference"
+
+    def footprint(self, checkpoint: Checkpoint) -> Footprint:
+        config, kind = checkpoint.config, self.device.kind
+        element_bytes = resolve_dtype(self.section.dtype, config, kind).itemsize
+        elements = sum(int(np.prod(checkpoint.shape(name))) for name in checkpoint.names())
+        kv_bytes = resolve_dtype(self.section.kv_cache_dtype, config, kind).itemsize
+        return Footprint(elements * element_bytes // self.group.size, element_bytes, kv_bytes)
+
+    def build(self, checkpoint: Checkpoint, plan: MemoryPlan, progress: ProgressCallback) -> TieredEngine:
+        section = self.section
+        torch.set_num_threads(section.cpu_threads)
+        options = EngineOptions(
+            num_slots=plan.max_running_requests,
+            max_len=plan.context_length,
+            num_pages=plan.num_pages,
+            page_size=plan.page_size,
+            dtype=section.dtype,
+            kv_dtype=section.kv_cache_dtype,
+            device=section.device,
+            device_index=self.group.rank,
+            num_host_pages=count_host_pages(section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
+        )
+        model = load_model(options, CountedCheckpoint(checkpoint, progress, set()), self.group, self.device)
+        return build_engine(options, model, self.group, self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeBackend:
+    """The native engine of one CPU process: weights stay as the file stores them."""
+
+    section: EngineSection
+    module: ModuleType
+    max_step_tokens: int
+    name: str = "native"
+
+    def footprint(self, checkpoint: Checkpoint) -> Footprint:
+        kv_bytes = 2 if NATIVE_KV[self.section.kv_cache_dtype] == "f16" else 4
+        return Footprint(checkpoint.nbytes, 4, kv_bytes)
+
+    def build(self, checkpoint: Checkpoint, plan: MemoryPlan, progress: ProgressCallback) -> TieredEngine:
+        limits = EngineLimits(
+            num_slots=plan.max_running_requests,
+            max_len=plan.context_length,
+            num_pages=plan.num_pages,
+            page_size=plan.page_size,
+            vocab_size=checkpoint.config.vocab_size,
+            eos_token_ids=checkpoint.config.eos_token_ids,
+        )
+        chunk = self.max_step_tokens if plan.chunked_prefill_size == -1 else plan.chunked_prefill_size
+        engine: TieredEngine = self.module.create_native_engine(
+            CountedCheckpoint(checkpoint, progress, set()),
+            limits,
+            max_rows=max(chunk, plan.max_running_requests) + plan.max_running_requests + plan.page_size,
+            kv_dtype=NATIVE_KV[self.section.kv_cache_dtype],
+            threads=self.section.cpu_threads,
+        )
+        return engine
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCheckpoint:
+    """A checkpoint that reports how many of its tensors were read."""
+
+    checkpoint: Checkpoint
+    progress: ProgressCallback
+    seen: set[str]
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
+
+    def tensor(self, name: str, rows: slice | None = None, cols: slice | None = None) -> torch.Tensor:
+        """The checkpoint's tensor."""
+        self._count(name)
+        return self.checkpoint.tensor(name, rows, cols)
+
+    def raw(self, name: str) -> RawTensor | None:
+        """The checkpoint's stored blocks."""
+        self._count(name)
+        return self.checkpoint.raw(name)
+
+    def _count(self, name: str) -> None:
+        self.seen.add(name)
+        self.progress("load weights", len(self.seen), len(self.checkpoint.names()))
+
+
+def choose_backend(section: EngineSection, device: Device, group: Group, max_step_tokens: int) -> tuple[Backend, str]:
+    """The backend, and why it is this one; raises ConfigError when the one that was asked for cannot run."""
+    reference = TorchBackend(section, device, group)
+    if section.kernel_backend == "reference":
+        return reference, "--kernel-backend"
+    module = _native_module()
+    obstacle = _obstacle(section, device, group, module)
+    if module is not None and not obstacle:
+        return NativeBackend(section, module, max_step_tokens), f"compiled; runs on {module._native.isa()}"
+    if section.kernel_backend == "native":
+        raise ConfigError(f"--kernel-backend native cannot run: {obstacle}", param="kernel_backend")
+    return reference, f"not native: {obstacle}"
+
+
+def _obstacle(section: EngineSection, device: Device, group: Group, module: ModuleType | None) -> str:
+    """Why the native engine cannot run, or nothing."""
+    if device.kind != "cpu":
+        return f"it computes on the CPU, not on {device.kind}"
+    if group.size > 1:
+        return "it has one rank; leave --tp-size out"
+    if section.cache.host_bytes != 0:
+        return "it cannot move pages between tiers yet; leave --enable-hierarchical-cache out"
+    if section.page_size % NATIVE_PAGE:
+        return f"its pages hold {NATIVE_PAGE} tokens; take a --page-size that is a multiple"
+    if section.dtype not in ("auto", "float32") or section.kv_cache_dtype not in NATIVE_KV:
+        return "it computes in float32 with a float16 or float32 KV cache; leave --dtype and --kv-cache-dtype out"
+    return "" if module else "it was not built; install a C++ compiler and run scripts/install again"
+
+
+def _native_module() -> ModuleType | None:
+    try:
+        return importlib.import_module("sapwood.engine.native_lifecycle")
+    except ImportError:
+        return None

@@ -1,0 +1,48 @@
+"""The native engine agrees with transformers on tiny random models of every architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from engine_driver import EngineDriver
+from tiny_models import MAX_POSITION, TINY_MODELS, VOCAB_SIZE, build, logits_of
+from transformers import PreTrainedModel
+
+pytest.importorskip("sapwood.kernels.native._native", reason="the native module is not built; see csrc/README.md")
+
+from sapwood.core.plan import EngineLimits
+from sapwood.engine.native_lifecycle import create_native_engine
+from sapwood.engine.native_runner import NativeEngine
+from sapwood.weights.checkpoint import open_checkpoint
+
+
+class Case(NamedTuple):
+    """An engine and its oracle."""
+
+    engine: NativeEngine
+    oracle: PreTrainedModel
+
+
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    oracle = build(request.param, folder)
+    limits = EngineLimits(4, MAX_POSITION, 64, 16, VOCAB_SIZE, (2,))
+    engine = create_native_engine(open_checkpoint(folder), limits, max_rows=200, kv_dtype="f32", threads=2)
+    yield Case(engine, oracle)
+    engine.close()
+
+
+def test_native_greedy_output_is_what_transformers_would_choose(case: Case) -> None:
+    prompts = [np.random.default_rng(n).integers(0, VOCAB_SIZE, n).tolist() for n in (3, 17, 29, 50)]
+    outputs = EngineDriver(case.engine).generate(prompts, 20)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        logits = logits_of(case.oracle, prompt + output)[len(prompt) - 1 : -1]
+        chosen = logits.gather(1, torch.tensor(output)[:, None])[:, 0]
+        assert len(output) == 20
+        assert (logits.max(dim=1).values - chosen).max() < 1e-3

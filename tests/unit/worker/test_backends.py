@@ -1,0 +1,80 @@
+"""The choice of the engine: native where it can run, the reference otherwise, and never another than what was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sapwood.config.raw import from_mapping
+from sapwood.config.resolve import HostFacts, resolve
+from sapwood.config.sections import EngineSection
+from sapwood.device import create_device
+from sapwood.distributed.group import SoloGroup
+from sapwood.errors import ConfigError
+from sapwood.worker import backends
+from sapwood.worker.backends import choose_backend
+
+CPU = create_device("cpu")
+
+
+def section(**options: Any) -> EngineSection:
+    raw = from_mapping({"model_path": "m", "device": "cpu", **options}, "test")
+    return resolve(raw, HostFacts(num_cores=2, has_cuda=False)).engine
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the native module were there, whether it is or not."""
+    module = ModuleType("native")
+    module._native = SimpleNamespace(isa=lambda: "some-isa")  # type: ignore[attr-defined]
+    monkeypatch.setattr(backends, "_native_module", lambda: module)
+
+
+@pytest.mark.usefixtures("built")
+def test_native_is_the_automatic_choice_on_a_cpu() -> None:
+    backend, reason = choose_backend(section(), CPU, SoloGroup(), 1024)
+    assert backend.name == "native"
+    assert "some-isa" in reason
+
+
+OBSTACLES = [
+    ({"page_size": 8}, "--page-size"),
+    ({"dtype": "bfloat16"}, "--dtype"),
+    ({"kv_cache_dtype": "bfloat16"}, "--kv-cache-dtype"),
+]
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(("options", "name"), OBSTACLES)
+def test_what_native_cannot_do_goes_to_the_reference_or_is_an_error(options: dict[str, Any], name: str) -> None:
+    backend, reason = choose_backend(section(**options), CPU, SoloGroup(), 1024)
+    assert backend.name == "reference"
+    assert name in reason
+    with pytest.raises(ConfigError, match=name):
+        choose_backend(section(**options, kernel_backend="native"), CPU, SoloGroup(), 1024)
+
+
+@pytest.mark.usefixtures("built")
+def test_several_ranks_run_on_the_reference() -> None:
+    group = SoloGroup()
+    group.size = 2
+    backend, reason = choose_backend(dataclasses.replace(section(), tp_size=2), CPU, group, 1024)
+    assert (backend.name, "--tp-size" in reason) == ("reference", True)
+
+
+def test_without_the_module_the_reference_runs_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_native_module", lambda: None)
+    backend, reason = choose_backend(section(), CPU, SoloGroup(), 1024)
+    assert backend.name == "reference"
+    assert "compiler" in reason
+    with pytest.raises(ConfigError, match="compiler"):
+        choose_backend(section(kernel_backend="native"), CPU, SoloGroup(), 1024)
+
+
+@pytest.mark.usefixtures("built")
+def test_the_reference_can_be_asked_for() -> None:
+    backend, reason = choose_backend(section(kernel_backend="reference"), CPU, SoloGroup(), 1024)
+    assert (backend.name, reason) == ("reference", "--kernel-backend")
