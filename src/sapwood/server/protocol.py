@@ -48,8 +48,9 @@ class LimitedConnection:
         inner.send_400_response = self._refuse  # type: ignore[method-assign]
         inner._unsupported_upgrade_warning = lambda: None  # type: ignore[method-assign]
         self._cycles: list[RequestResponseCycle] = []
-        self._num_head_bytes = 0
+        self._num_parsed_bytes = self._num_raw_bytes = 0
         self._in_head = True
+        self._head_began = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -68,15 +69,15 @@ class LimitedConnection:
         self._inner.connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        """Parse; a head that is still unfinished afterwards counts with all its bytes."""
+        """Parse. What lies wholly inside an unfinished head counts too, since the parser may not have told of any of it yet."""
         inner = self._inner
         if self._head_timer is None and (inner.cycle is None or inner.cycle.response_complete):
             self._expect_head()
-        begun_in_head = self._in_head
+        self._head_began = False
         inner.data_received(data)
-        if begun_in_head and self._in_head and not inner.transport.is_closing():
-            self._num_head_bytes += len(data)
-            if self._num_head_bytes > MAX_HEAD_BYTES:
+        if self._in_head and not self._head_began and not inner.transport.is_closing():
+            self._num_raw_bytes += len(data)
+            if self._is_too_large:
                 self._refuse("")
 
     def pause_writing(self) -> None:
@@ -93,7 +94,8 @@ class LimitedConnection:
     # -------------------------------------------------------------------------------------------- from the parser
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        self._in_head, self._num_head_bytes = True, 0
+        self._in_head = self._head_began = True
+        self._num_parsed_bytes = self._num_raw_bytes = 0
         self._inner.on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -120,7 +122,7 @@ class LimitedConnection:
     def _refuse(self, msg: str) -> None:
         """Answer what is no HTTP, or too much of it, and close."""
         error: InvalidRequest = InvalidRequest("this is not a valid HTTP/1.1 request; check its request line and headers")
-        if self._num_head_bytes > MAX_HEAD_BYTES:
+        if self._is_too_large:
             error = HeadTooLarge(f"the request line and headers may have {MAX_HEAD_BYTES} bytes; send fewer or shorter ones")
         logger.debug("refused a connection's request: %s", error.message)
         body = error_body_bytes(error)
@@ -130,9 +132,14 @@ class LimitedConnection:
         )
         self._inner.transport.close()
 
+    @property
+    def _is_too_large(self) -> bool:
+        """Whether the present head is; each count by itself is at most its length."""
+        return max(self._num_parsed_bytes, self._num_raw_bytes) > MAX_HEAD_BYTES
+
     def _count(self, num_bytes: int) -> None:
-        self._num_head_bytes += num_bytes
-        if self._num_head_bytes > MAX_HEAD_BYTES:
+        self._num_parsed_bytes += num_bytes
+        if self._is_too_large:
             raise ValueError("the head is too large")  # the parser reports it, and uvicorn calls `_refuse`
 
     def _expect_head(self) -> None:
