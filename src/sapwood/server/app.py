@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from sapwood.errors import InvalidRequest, SapwoodError
+from sapwood.server.anthropic.messages import message_routes
 from sapwood.server.auth import KeyGuard
 from sapwood.server.context import ServerContext
 from sapwood.server.edge import Edge
@@ -36,6 +37,7 @@ FAMILIES = (
     chat_routes,
     completion_routes,
     model_routes,
+    message_routes,
 )
 
 
@@ -59,7 +61,7 @@ def create_app(context: ServerContext) -> FastAPI:
 
 async def _on_sapwood_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SapwoodError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -74,6 +76,6 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
             refused = MethodNotAllowed(f"{path} does not take {request.method[:20]}; /docs lists the methods")
         case _:
             refused = InvalidRequest(f"the request to {path} cannot be read; check its headers and body")
-    response = error_response(refused)
+    response = error_response(refused, request.url.path)
     response.headers.update(error.headers or {})
     return response

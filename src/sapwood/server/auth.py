@@ -34,14 +34,14 @@ class KeyGuard:
             try:
                 self._check(scope["path"], Headers(scope=scope))
             except SapwoodError as error:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _check(self, path: str, headers: Headers) -> None:
         self._check_origin(headers)
         if self._api_key and path not in OPEN_PATHS and not _has_key(headers, self._keys):
-            raise Unauthorized("this server needs an API key; send it as the header Authorization: Bearer KEY")
+            raise Unauthorized("this server needs an API key; send it as the header Authorization: Bearer KEY, or x-api-key: KEY")
 
     def _check_origin(self, headers: Headers) -> None:
         """A browser names the page's site in Origin; a page of another site must not drive this server behind its user's back.

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from sapwood.server.anthropic.schema import AnswerFields, PromptFields
 from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields
 from sapwood.server.openai.schema import CallFields, ChatFields, CompletionFields, TokenizeFields
 from sapwood.server.openai.schema import SamplingFields as OpenAISamplingFields
@@ -22,6 +23,8 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/detokenize": (DetokenizeFields,),
     "/v1/chat/completions": (ChatFields, CallFields, OpenAISamplingFields),
     "/v1/completions": (CompletionFields, CallFields, OpenAISamplingFields),
+    "/v1/messages": (PromptFields, AnswerFields),
+    "/v1/messages/count_tokens": (PromptFields,),
 }
 _TEMPLATE = "#/components/schemas/{name}"
 

@@ -18,10 +18,11 @@ from sapwood.errors import InvalidRequest
 from sapwood.server.backend import Vocabulary
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
+from sapwood.server.failures import raise_failure
 from sapwood.server.native.generate import split_ids
 from sapwood.server.native.reply import prompt_positions
 from sapwood.server.openai.call import Call, open_call, read_call
-from sapwood.server.openai.chunks import chunk_events, raise_failure
+from sapwood.server.openai.chunks import chunk_events
 from sapwood.server.openai.replies import (
     Completion,
     CompletionChoice,
@@ -122,7 +123,7 @@ class CompletionWriter:
         """The answer when everything is there."""
         choices = []
         for record in self._stream.records:
-            raise_failure(record)
+            raise_failure(record.finish)
             choices.append(
                 CompletionChoice(
                     index=record.index,
