@@ -23,6 +23,9 @@ from sapwood.server.native.generate import generate_routes
 from sapwood.server.native.info import info_routes
 from sapwood.server.native.sessions import session_routes
 from sapwood.server.native.tokenize import tokenize_routes
+from sapwood.server.ollama.chat import ollama_chat_routes
+from sapwood.server.ollama.generate import ollama_generate_routes
+from sapwood.server.ollama.models import ollama_model_routes
 from sapwood.server.openai.chat import chat_routes
 from sapwood.server.openai.completions import completion_routes
 from sapwood.server.openai.models import model_routes
@@ -38,6 +41,8 @@ FAMILIES = (
     completion_routes,
     model_routes,
     message_routes,
+    ollama_chat_routes,
+    ollama_generate_routes,
 )
 
 
@@ -48,6 +53,7 @@ def create_app(context: ServerContext) -> FastAPI:
     for make_routes in FAMILIES:
         app.include_router(make_routes(context))
     app.include_router(info_routes(context, version))
+    app.include_router(ollama_model_routes(context, version))
     if context.settings.enable_metrics:
         app.include_router(metrics_routes(context))
     app.add_exception_handler(SapwoodError, _on_sapwood_error)

@@ -75,7 +75,8 @@ class ServedModel:
     """The model as clients see it. `aliases` are further names that requests may use.
 
     `sampling_defaults` (the checkpoint's generation config, by `SamplingParams` names) hold for the OpenAI routes; `facts` are
-    shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`.
+    shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`. `format` and `num_bytes`
+    are those of its files, where it has any.
     """
 
     name: str
@@ -86,6 +87,8 @@ class ServedModel:
     sampling_defaults: tuple[tuple[str, Any], ...] = ()
     facts: tuple[tuple[str, Any], ...] = ()
     tokenizer_facts: tuple[tuple[str, Any], ...] = ()
+    format: str = ""
+    num_bytes: int = 0
 
     def answers_to(self, name: str | None) -> bool:
         """Whether a request for `name` is meant for this model; no name means the served one."""
