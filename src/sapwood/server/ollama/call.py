@@ -6,12 +6,14 @@ the answer is honoured or refused by name.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from fastapi import Request, Response
 
 from sapwood.core.sampling import SamplingParams
@@ -52,6 +54,11 @@ class Call:
     limit: int | None
     content: Content
     names: dict[str, str]
+
+    def with_stops(self, token_ids: tuple[int, ...]) -> Call:
+        """The same call, which ends at these ids too."""
+        params = msgspec.structs.replace(self.params, stop_token_ids=(*self.params.stop_token_ids, *token_ids))
+        return dataclasses.replace(self, params=params)
 
 
 async def read_call(context: ServerContext, request: Request, content: Content, prompt_name: str) -> tuple[Call, bytes]:

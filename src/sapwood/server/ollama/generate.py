@@ -1,7 +1,7 @@
 """`/api/generate`, whole and streamed.
 
 Turns a prompt, with a system text or raw, into ids; runs nothing. Invariant: a prompt that is not raw goes through the model's
-chat template, if it has one, as the only turn.
+chat template, if it has one, as the only turn; with a suffix it is what is before a gap.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def ollama_generate_routes(context: ServerContext) -> APIRouter:
         fields = _fields.decode(data)
         if not (fields.prompt or fields.suffix):
             return answer_loaded(call)
+        if fields.suffix:
+            return await answer(context, request, call.with_stops(context.fim().end_ids), await _fim_ids(context, fields))
         return await answer(context, request, call, await _prompt_ids(context, fields))
 
     router.add_api_route("/api/generate", generate, methods=["POST"], summary="Complete a prompt, for Ollama's clients")
@@ -41,10 +43,18 @@ def _content(text: str) -> dict[str, Any]:
     return {"response": text}
 
 
+async def _fim_ids(context: ServerContext, fields: GenerateFields) -> list[int]:
+    """A prompt with a gap before the suffix."""
+    before, after = fields.prompt or "", fields.suffix or ""
+    if fields.system or fields.raw:
+        name = "system" if fields.system else "raw"
+        raise InvalidRequest(f"{name} does not go with suffix; leave out one of them", param=name)
+    context.check_texts([len(before) + len(after)], None, "prompt")
+    return await context.encode(context.fim().pieces(before, after), add_special=True, name="prompt")
+
+
 async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> list[int]:
     prompt = fields.prompt or ""
-    if fields.suffix:
-        raise InvalidRequest("suffix is not supported by this server; leave it out", param="suffix")
     if fields.raw or context.model.render_chat is None:
         if fields.system:
             raise InvalidRequest(

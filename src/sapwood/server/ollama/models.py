@@ -54,7 +54,7 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
                     "general.context_length": context.frontend.limits.context_len,
                     "general.vocab_size": context.frontend.limits.vocab_size,
                 },
-                "capabilities": ["completion"],
+                "capabilities": ["completion", "insert"] if model.fim else ["completion"],
                 "modified_at": since,
             }
         )

@@ -52,6 +52,8 @@ def completion_routes(context: ServerContext) -> APIRouter:
         options = _logprob_options(fields)
         prompts, texts = await _prompts(context, fields, call.params.n)
         echoes = await _echoes(context, call, prompts, texts) if fields.echo else None
+        if fields.suffix:
+            call = call.with_stops(context.fim().end_ids)
         stream = open_call(context, call, prompts, options, DEFAULT_MAX_TOKENS, NAMES)
         writer = CompletionWriter(
             call, stream, context.model.name, CompletionShape(context.model.vocabulary, call.params.n, echoes)
@@ -183,6 +185,8 @@ async def _prompts(context: ServerContext, fields: CompletionFields, n: int) -> 
     given: Any = fields.prompt
     if isinstance(given, str):
         given = [given]
+    if fields.suffix:
+        return await _fim_prompts(context, given, fields.suffix, n)
     if given and all(isinstance(item, str) for item in given):
         context.check_texts(map(len, given), n, "prompt")
         parse_special, add_special = fields.parse_special is not False, fields.add_special_tokens is not False
@@ -191,6 +195,15 @@ async def _prompts(context: ServerContext, fields: CompletionFields, n: int) -> 
     if any(isinstance(item, str) for item in given):
         raise InvalidRequest("prompt must be texts or ids, not a mixture", param="prompt")
     return split_ids(given, "prompt")[0], None
+
+
+async def _fim_prompts(context: ServerContext, given: list[Any], suffix: str, n: int) -> tuple[list[list[int]], list[str]]:
+    """The ids of prompts with a gap between each text and the suffix, and the texts."""
+    fim = context.fim()
+    if not (given and all(isinstance(item, str) for item in given)):
+        raise InvalidRequest("suffix goes with a prompt of text, not with ids", param="suffix")
+    context.check_texts((len(text) + len(suffix) for text in given), n, "prompt")
+    return [await context.encode(fim.pieces(text, suffix), add_special=True, name="prompt") for text in given], given
 
 
 async def _echoes(context: ServerContext, call: Call, prompts: list[list[int]], texts: list[str] | None) -> list[str]:
