@@ -20,7 +20,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("scheduler", "engine"),
     ("worker", "tokenizer"),
-    ("detokenizer",),
+    ("detokenizer", "webui"),
     ("server",),
     ("offline",),
     ("llm",),

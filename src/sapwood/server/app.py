@@ -30,6 +30,7 @@ from sapwood.server.openai.chat import chat_routes
 from sapwood.server.openai.completions import completion_routes
 from sapwood.server.openai.models import model_routes
 from sapwood.server.openapi import describe
+from sapwood.server.webpage import page_routes
 
 FAMILIES = (
     health_routes,
@@ -54,6 +55,7 @@ def create_app(context: ServerContext) -> FastAPI:
         app.include_router(make_routes(context))
     app.include_router(info_routes(context, version))
     app.include_router(ollama_model_routes(context, version))
+    app.include_router(page_routes())
     if context.settings.enable_metrics:
         app.include_router(metrics_routes(context))
     app.add_exception_handler(SapwoodError, _on_sapwood_error)

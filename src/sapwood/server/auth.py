@@ -1,7 +1,7 @@
 """Who may ask: keys, and browsers of other sites.
 
-Knows headers and paths; nothing of what the routes do. Invariant: deny by default; with a key set, every path but health and
-readiness needs one, admin routes need the admin key, and keys are compared in constant time.
+Knows headers and paths; nothing of what the routes do. Invariant: deny by default; with a key set, every path but health,
+readiness and the chat page's files needs one, admin routes need the admin key, and keys are compared in constant time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sapwood.errors import SapwoodError, Unauthorized
 from sapwood.server.failures import Forbidden, error_response
+from sapwood.server.webpage import FILES
 
 LOOPBACK_HOSTS = frozenset(("127.0.0.1", "localhost", "::1"))
-OPEN_PATHS = frozenset(("/health", "/ready"))
+OPEN_PATHS = frozenset(("/health", "/ready", *FILES))
 
 
 class KeyGuard:
