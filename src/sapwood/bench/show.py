@@ -69,4 +69,6 @@ def spread_cells(spread: Spread, show: str = "number") -> tuple[str, str]:
 
 def latency_row(name: str, found: Percentiles) -> tuple[str, ...]:
     """One kind of latency."""
+    if not found.count:
+        return (name, "-", "-", "-", "-")
     return (name, *(seconds(value) for value in (found.mean, found.p50, found.p90, found.p99)))
