@@ -13,6 +13,7 @@ from sapwood.config.raw import Parser
 from sapwood.errors import ConfigError
 
 KINDS: dict[str, tuple[str, str]] = {
+    "kernels": ("sapwood.cli.bench_kernels", "the native engine's products, beside the memory's read bandwidth"),
     "latency": ("sapwood.cli.bench_latency", "prompt and decode of one batch, and what the worker's loop adds"),
     "offline": ("sapwood.cli.bench_offline", "throughput of LLM.generate"),
     "serve": ("sapwood.cli.bench_serve", "what a server does under load, over HTTP"),

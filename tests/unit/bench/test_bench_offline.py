@@ -39,7 +39,7 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing"], "the kinds are latency"),
+        (["nothing"], "the kinds are kernels, latency"),
         (["offline", "null", "--repeats", "0"], "--repeats must be at least 1"),
         (["offline", "null", "--workload", "mixed"], "invalid choice"),
         (["latency", "null", "--json", "/no/such/folder/x", "--input-tokens", "4", "--output-tokens", "4"], "cannot write"),
