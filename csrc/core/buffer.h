@@ -1,6 +1,7 @@
 // Owns: aligned memory for weights, activations and KV pages.
 // Invariant: data() is 64-byte aligned and zeroed; large buffers are aligned to 2 MiB and ask the kernel for huge pages,
-//            small ones are not (equal low address bits would collide in the L1 cache).
+//            small ones are not (equal low address bits would collide in the L1 cache). Large ones take memory as they are
+//            touched, so a KV pool costs what it holds.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +10,7 @@
 namespace sapwood {
 
 struct FreeBytes {
+  size_t mapped_size = 0;  // 0: from the heap
   void operator()(std::byte* bytes) const noexcept;
 };
 
