@@ -66,6 +66,8 @@ OPTIONS: tuple[Option, ...] = (
            help="Type of stored keys and values; `auto` is float16 for native kernels, the arithmetic's elsewhere."),
     Option("kernel_backend", "engine", "str", "auto", values=same("auto", "native", "reference"),
            help="Who computes; `auto` is native on a CPU where it can run, torch elsewhere."),
+    Option("disable_weight_cache", "engine", "bool", False,
+           help="Do not keep packed weights in the cache folder; native kernels then pack them at every start."),
     Option("tp_size", "engine", "int", 1, ("tensor_parallel_size", "tp"), check=within(1, 64),
            help="Ranks that share one model (tensor parallel)."),
     Option("cpu_threads", "engine", "int", None, check=within(1, 1024), automatic="the usable cores, shared among the ranks",

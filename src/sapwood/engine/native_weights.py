@@ -6,6 +6,7 @@ is asked for (a tied head is the embedding table), and what the file stores quan
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,10 @@ class StoredTensors(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Elements per dimension, rows first."""
+        ...
+
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor in a type of torch."""
         ...
@@ -37,25 +42,29 @@ class StoredTensors(Protocol):
 
 
 class NativeWeights:
-    """Reads from one checkpoint, packs with the compute threads."""
+    """Reads from one checkpoint, packs with the compute threads what `packed` does not hold already."""
 
-    def __init__(self, checkpoint: StoredTensors, pool: _native.ThreadPool, max_len: int) -> None:
+    def __init__(
+        self, checkpoint: StoredTensors, pool: _native.ThreadPool, max_len: int, packed: Mapping[str, _native.Weight]
+    ) -> None:
         self._checkpoint = checkpoint
         self._pool = pool
         self._max_len = max_len
         self._ropes: dict[RopeConfig, _native.Rope] = {}
-        self._matrices: dict[str, _native.Weight] = {}
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of everything packed so far."""
-        return sum(weight.size_bytes for weight in self._matrices.values())
+        self._packed = packed
+        self.matrices: dict[str, _native.Weight] = {}
+        """Everything that was asked for so far."""
+        self.num_new = 0
+        """How many of them had to be packed."""
 
     def weight(self, name: str) -> _native.Weight:
         """The matrix called `name`, packed; raises WeightsError for a storage type that has no packed layout."""
-        if name not in self._matrices:
-            self._matrices[name] = self._pack(name)
-        return self._matrices[name]
+        if name not in self.matrices:
+            known = self._packed.get(name)
+            if known is None or (known.rows, known.k) != self._checkpoint.shape(name):
+                known, self.num_new = self._pack(name), self.num_new + 1
+            self.matrices[name] = known
+        return self.matrices[name]
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A one-dimensional tensor in float32."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,9 +23,11 @@ from sapwood.engine.lifecycle import EngineOptions, build_engine, load_model, re
 from sapwood.engine.memory import Footprint, MemoryPlan
 from sapwood.errors import ConfigError
 from sapwood.observability.progress import ProgressCallback
+from sapwood.weights.catalog import cache_folder
 from sapwood.weights.checkpoint import Checkpoint
+from sapwood.weights.dummy import DummyCheckpoint
 from sapwood.weights.slicing import RawTensor
-from sapwood.worker.tiers import count_host_pages
+from sapwood.worker.tiers import count_host_pages, model_identity
 
 NATIVE_PAGE = 16
 """Tokens in one page of the native KV layout; the scheduler's pages must be made of whole ones."""
@@ -110,8 +112,15 @@ class NativeBackend:
             max_rows=max(chunk, plan.max_running_requests) + plan.max_running_requests + plan.page_size,
             kv_dtype=NATIVE_KV[self.section.kv_cache_dtype],
             threads=self.section.cpu_threads,
+            cache=self._weight_cache(checkpoint),
         )
         return engine
+
+    def _weight_cache(self, checkpoint: Checkpoint) -> Any:
+        """A `native_cache.WeightCache`. Random weights are not worth keeping: the next start draws others."""
+        if not self.section.weight_cache or isinstance(checkpoint, DummyCheckpoint):
+            return self.module.NO_WEIGHT_CACHE
+        return self.module.WeightFile(cache_folder() / "packed", model_identity(checkpoint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,11 @@ class CountedCheckpoint:
     @property
     def config(self) -> ModelConfig:
         return self.checkpoint.config
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The checkpoint's; asked for when a tensor is found packed already."""
+        self._count(name)
+        return self.checkpoint.shape(name)
 
     def tensor(self, name: str, rows: slice | None = None, cols: slice | None = None) -> torch.Tensor:
         """The checkpoint's tensor."""
