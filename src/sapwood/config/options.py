@@ -66,6 +66,8 @@ OPTIONS: tuple[Option, ...] = (
            help="Type of stored keys and values; `auto` is float16 for native kernels, the arithmetic's elsewhere."),
     Option("kernel_backend", "engine", "str", "auto", values=same("auto", "native", "reference"),
            help="Who computes; `auto` is native on a CPU where it can run, torch elsewhere."),
+    Option("quantization", "engine", "str", "none", values=same("none", "int8", "int4"),
+           help="Round safetensors weights when native kernels load them; int4 keeps embedding and head at int8."),
     Option("disable_weight_cache", "engine", "bool", False,
            help="Do not keep packed weights in the cache folder; native kernels then pack them at every start."),
     Option("tp_size", "engine", "int", 1, ("tensor_parallel_size", "tp"), check=within(1, 64),

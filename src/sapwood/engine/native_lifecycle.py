@@ -27,6 +27,7 @@ def create_native_engine(
     max_rows: int,
     kv_dtype: str,
     threads: int,
+    quantization: str = "none",
     cache: WeightCache = NO_WEIGHT_CACHE,
 ) -> NativeEngine:
     """An engine for steps of at most `max_rows` tokens on `threads` threads. What `cache` lacks is packed, and kept there.
@@ -45,7 +46,7 @@ def create_native_engine(
     pages = limits.num_pages * (limits.page_size // _native.PAGE_TOKENS)
     kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, pages, kv_dtype)
     sizes = ProgramLimits(limits.num_slots, limits.max_len, max_rows, LOGIT_ROWS_AT_ONCE)
-    weights = NativeWeights(checkpoint, pool, limits.max_len, cache.load(pool))
+    weights = NativeWeights(checkpoint, pool, limits.max_len, cache.load(pool), quantization)
     recorded = record_decoder(config, weights, pool, kv, sizes)
     if weights.num_new:
         cache.save(weights.matrices, pool)
