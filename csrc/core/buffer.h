@@ -1,7 +1,7 @@
 // Owns: aligned memory for weights, activations and KV pages.
-// Invariant: data() is 64-byte aligned and reads as zeros; large buffers are mapped, aligned to 2 MiB, and ask the kernel for huge
-//            pages; their memory is taken when it is first touched. Small ones are neither (equal low address bits would collide
-//            in the L1 cache).
+// Invariant: data() is 64-byte aligned and zeroed; large buffers are aligned to 2 MiB and ask the kernel for huge pages,
+//            small ones are not (equal low address bits would collide in the L1 cache). Large ones take memory as they are
+//            touched, so a KV pool costs what it holds.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace sapwood {
 
 struct FreeBytes {
-  size_t mapped = 0;  // bytes of a mapping; 0: from the allocator
+  size_t mapped_size = 0;  // 0: from the heap
   void operator()(std::byte* bytes) const noexcept;
 };
 

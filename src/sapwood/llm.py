@@ -143,6 +143,11 @@ class LLM:
         """Whether `chat` and `stream_chat` can be used."""
         return self._prompts.has_chat_template
 
+    @property
+    def vocab_size(self) -> int:
+        """Prompts may contain ids from 0 up to this, exclusive."""
+        return self._limits.vocab_size
+
     def flush_cache(self) -> None:
         """Empty the prefix cache; raises Unavailable while other threads or tasks generate."""
         self._desk.flush_cache()

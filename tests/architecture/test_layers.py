@@ -20,12 +20,13 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("scheduler", "engine"),
     ("worker", "tokenizer"),
-    ("detokenizer",),
+    ("detokenizer", "webui"),
     ("server",),
     ("offline",),
     ("llm",),
     ("sapwood",),
     ("simulate",),
+    ("bench",),
     ("cli",),
 )
 RANK = {area: rank for rank, row in enumerate(ROWS) for area in row}
@@ -36,7 +37,7 @@ TORCH_FREE = (
     "weights.catalog", "kvcache.pages", "kvcache.prefix", "kvcache.radix", "kvcache.chunk", "kvcache.hashed", "kvcache.policy",
     "kvcache.audit", "kvcache.hierarchical", "kvcache.tiers", "kvcache.storage", "kvcache.storage_file",
     "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.version",
-    "cli.replay", "cli.simulate", "simulate",
+    "cli.replay", "cli.simulate", "cli.bench", "cli.bench_serve", "bench.serve", "simulate",
 )  # fmt: skip
 
 

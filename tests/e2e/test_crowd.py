@@ -82,7 +82,8 @@ def test_a_client_that_leaves_frees_its_pages_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, "null", "--null-step-ms", "5") as server:
         body = {"text": "on and on", "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True}, "stream": True}
         with server.client.stream("POST", "/generate", json=body) as reply:
-            next(reply.iter_lines())
+            lines = reply.iter_lines()  # kept: a generator that is dropped closes the connection
+            next(lines)
             assert stats(server)["num_running"] == 1
         wait_until(lambda: is_at_rest(server), 1.5, "the request of a vanished client to be freed")
         assert stats(server)["num_running"] == 0

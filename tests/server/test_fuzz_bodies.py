@@ -108,6 +108,15 @@ def body(required: dict[str, Any], fields: dict[str, Any]) -> st.SearchStrategy[
     return st.one_of(known, known, known, spoiled, junk)
 
 
+OLLAMA_OPTIONS = some(
+    {"num_predict": COUNTS},
+    {
+        **{name: SAMPLING[name] for name in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "stop")},
+        "repeat_penalty": SAMPLING["repetition_penalty"],
+        "seed": numbers,
+        "num_ctx": numbers,
+    },
+)
 SAMPLING_PARAMS = some({"max_new_tokens": COUNTS}, {**SAMPLING, "sampling_seed": numbers})
 ROUTES = {
     "/generate": st.one_of(
@@ -118,6 +127,22 @@ ROUTES = {
         {"messages": messages, "max_tokens": COUNTS}, {**OPENAI, "logprobs": flags, "top_logprobs": logprob_counts}
     ),
     "/v1/completions": body({"prompt": prompts, "max_tokens": COUNTS}, {**OPENAI, "logprobs": logprob_counts, "echo": flags}),
+    "/v1/messages": body(
+        {"messages": messages, "max_tokens": COUNTS},
+        {
+            **{name: SAMPLING[name] for name in ("temperature", "top_p", "top_k")},
+            "stop_sequences": stops,
+            "stream": flags,
+            "system": st.one_of(texts, parts),
+            "thinking": junk,
+            "tools": junk,
+        },
+    ),
+    "/api/chat": body({"messages": messages, "options": OLLAMA_OPTIONS}, {"stream": flags, "format": junk, "keep_alive": junk}),
+    "/api/generate": body(
+        {"prompt": texts, "options": OLLAMA_OPTIONS},
+        {"stream": flags, "raw": flags, "system": texts, "suffix": texts, "context": junk},
+    ),
     "/tokenize": body({"prompt": texts}, {"text": texts, "messages": messages, "add_special_tokens": flags}),
     "/detokenize": body({"tokens": st.one_of(ids, wild_ids, st.lists(ids, max_size=2))}, {"skip_special_tokens": flags}),
     "/abort_request": body({"rid": texts}, {"abort_all": flags, "abort_message": texts}),
@@ -159,14 +184,27 @@ def prober() -> Iterator[Prober]:
     prober.loop.close()
 
 
+def check_error(path: str, body: dict[str, Any]) -> None:
+    """The error of a response in the shape of its dialect."""
+    error = body["error"]
+    if path.startswith("/api/"):
+        assert error and isinstance(error, str)
+    elif path == "/v1/messages":
+        assert body["type"] == "error" and set(error) == {"message", "type"} and error["message"]
+    else:
+        assert set(error) == {"message", "type", "param", "code"} and error["message"]
+
+
 def check(prober: Prober, path: str, data: bytes) -> None:
     response = prober.post(path, data)
     assert response.status_code < 500, (response.status_code, response.text)
     if response.status_code >= 400:
-        error = response.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"} and error["message"]
+        check_error(path, response.json())
     elif response.headers["content-type"].startswith("text/event-stream"):
-        assert response.text.endswith("data: [DONE]\n\n") and "engine_failed" not in response.text
+        end = '{"type":"message_stop"}' if path == "/v1/messages" else "[DONE]"
+        assert response.text.endswith(f"data: {end}\n\n") and "engine_failed" not in response.text
+    elif response.headers["content-type"] == "application/x-ndjson":
+        assert json.loads(response.text.splitlines()[-1])["done"] is True
     backend: Any = prober.house.backend
     stats = backend.scheduler.stats()
     assert stats.num_running == stats.num_waiting == 0

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from sapwood.config.options import LLM_GROUPS, find
 from sapwood.config.raw import COMMAND_LINE, Parser, add_options, from_mapping, gather
@@ -49,11 +50,15 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
 def open_llm(args: argparse.Namespace, model: str | None) -> LLM:
     """Load the model that was named, else that of the options, with progress bars."""
     configure_logging("info" if args.verbose else "warning")
+    return LLM(progress=True, **llm_options(args, model))
+
+
+def llm_options(args: argparse.Namespace, model: str | None) -> dict[str, Any]:
+    """The options that an engine without a server understands; `model`, if there is one, goes first."""
     raw = gather(args, os.environ)
     if model is not None:
         raw = from_mapping({"model_path": model}, COMMAND_LINE).over(raw)
-    options = {name: value for name, value in raw.values.items() if find(name, COMMAND_LINE).group in LLM_GROUPS}
-    return LLM(progress=True, **options)
+    return {name: value for name, value in raw.values.items() if find(name, COMMAND_LINE).group in LLM_GROUPS}
 
 
 def show(stream: Iterable[GenerationResult]) -> str:

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tokenize": ("sapwood.cli.tokenize", "turn texts into token ids"),
     "simulate": ("sapwood.cli.simulate", "try policies and sizes on a trace, in virtual time"),
     "replay": ("sapwood.cli.replay", "repeat the decisions of a step log"),
+    "bench": ("sapwood.cli.bench", "measure latency and throughput"),
     "doctor": ("sapwood.cli.doctor", "check whether this machine is ready"),
     "version": ("sapwood.cli.version", "print the version"),
 }

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from sapwood.errors import InvalidRequest, SapwoodError
+from sapwood.server.anthropic.messages import message_routes
 from sapwood.server.auth import KeyGuard
 from sapwood.server.context import ServerContext
 from sapwood.server.edge import Edge
@@ -22,10 +23,14 @@ from sapwood.server.native.generate import generate_routes
 from sapwood.server.native.info import info_routes
 from sapwood.server.native.sessions import session_routes
 from sapwood.server.native.tokenize import tokenize_routes
+from sapwood.server.ollama.chat import ollama_chat_routes
+from sapwood.server.ollama.generate import ollama_generate_routes
+from sapwood.server.ollama.models import ollama_model_routes
 from sapwood.server.openai.chat import chat_routes
 from sapwood.server.openai.completions import completion_routes
 from sapwood.server.openai.models import model_routes
 from sapwood.server.openapi import describe
+from sapwood.server.webpage import page_routes
 
 FAMILIES = (
     health_routes,
@@ -36,6 +41,9 @@ FAMILIES = (
     chat_routes,
     completion_routes,
     model_routes,
+    message_routes,
+    ollama_chat_routes,
+    ollama_generate_routes,
 )
 
 
@@ -46,6 +54,8 @@ def create_app(context: ServerContext) -> FastAPI:
     for make_routes in FAMILIES:
         app.include_router(make_routes(context))
     app.include_router(info_routes(context, version))
+    app.include_router(ollama_model_routes(context, version))
+    app.include_router(page_routes())
     if context.settings.enable_metrics:
         app.include_router(metrics_routes(context))
     app.add_exception_handler(SapwoodError, _on_sapwood_error)
@@ -59,7 +69,7 @@ def create_app(context: ServerContext) -> FastAPI:
 
 async def _on_sapwood_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SapwoodError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -74,6 +84,6 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
             refused = MethodNotAllowed(f"{path} does not take {request.method[:20]}; /docs lists the methods")
         case _:
             refused = InvalidRequest(f"the request to {path} cannot be read; check its headers and body")
-    response = error_response(refused)
+    response = error_response(refused, request.url.path)
     response.headers.update(error.headers or {})
     return response

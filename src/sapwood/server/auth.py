@@ -1,7 +1,7 @@
 """Who may ask: keys, and browsers of other sites.
 
-Knows headers and paths; nothing of what the routes do. Invariant: deny by default; with a key set, every path but health and
-readiness needs one, admin routes need the admin key, and keys are compared in constant time.
+Knows headers and paths; nothing of what the routes do. Invariant: deny by default; with a key set, every path but health,
+readiness and the chat page's files needs one, admin routes need the admin key, and keys are compared in constant time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sapwood.errors import SapwoodError, Unauthorized
 from sapwood.server.failures import Forbidden, error_response
+from sapwood.server.webpage import FILES
 
 LOOPBACK_HOSTS = frozenset(("127.0.0.1", "localhost", "::1"))
-OPEN_PATHS = frozenset(("/health", "/ready"))
+OPEN_PATHS = frozenset(("/health", "/ready", *FILES))
 
 
 class KeyGuard:
@@ -34,14 +35,14 @@ class KeyGuard:
             try:
                 self._check(scope["path"], Headers(scope=scope))
             except SapwoodError as error:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _check(self, path: str, headers: Headers) -> None:
         self._check_origin(headers)
         if self._api_key and path not in OPEN_PATHS and not _has_key(headers, self._keys):
-            raise Unauthorized("this server needs an API key; send it as the header Authorization: Bearer KEY")
+            raise Unauthorized("this server needs an API key; send it as the header Authorization: Bearer KEY, or x-api-key: KEY")
 
     def _check_origin(self, headers: Headers) -> None:
         """A browser names the page's site in Origin; a page of another site must not drive this server behind its user's back.

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from sapwood.messages.types import Forget, ToWorker, Watch
 from sapwood.tokenizer.chat import ChatOptions
+from sapwood.tokenizer.fim import FimTokens
 
 Pieces = list[tuple[str, bool]]
 """One prompt as runs of (text, whether control tokens in it are parsed)."""
@@ -75,7 +76,8 @@ class ServedModel:
     """The model as clients see it. `aliases` are further names that requests may use.
 
     `sampling_defaults` (the checkpoint's generation config, by `SamplingParams` names) hold for the OpenAI routes; `facts` are
-    shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`.
+    shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`. `fim` is there when
+    the model can fill in the middle. `format` and `num_bytes` are those of its files, where it has any.
     """
 
     name: str
@@ -86,6 +88,9 @@ class ServedModel:
     sampling_defaults: tuple[tuple[str, Any], ...] = ()
     facts: tuple[tuple[str, Any], ...] = ()
     tokenizer_facts: tuple[tuple[str, Any], ...] = ()
+    fim: FimTokens | None = None
+    format: str = ""
+    num_bytes: int = 0
 
     def answers_to(self, name: str | None) -> bool:
         """Whether a request for `name` is meant for this model; no name means the served one."""

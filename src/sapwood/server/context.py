@@ -16,6 +16,7 @@ from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.body import Decoder, T, read_body
 from sapwood.server.frontend import Frontend
 from sapwood.server.limits import MAX_BODY_BYTES, check_room, check_state
+from sapwood.tokenizer.fim import FimTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,12 @@ class ServerContext:
                 f"hold, its completion included; shorten the {name}",
                 param=name,
             )
+
+    def fim(self) -> FimTokens:
+        """The tokens for filling in the middle; raises InvalidRequest for a model that cannot."""
+        if self.model.fim is None:
+            raise InvalidRequest("suffix: this model's vocabulary has no tokens for filling in; leave it out", param="suffix")
+        return self.model.fim
 
     async def encode(self, pieces: Pieces, *, add_special: bool, name: str) -> list[int]:
         """The ids of a prompt; `name` is the field it came in."""

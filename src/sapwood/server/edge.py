@@ -53,7 +53,7 @@ class Edge:
             if started:
                 raise
             failure = EngineFailed("the server failed to handle this request; its log has the details")
-            await error_response(failure)(scope, receive, send_marked)
+            await error_response(failure, scope["path"])(scope, receive, send_marked)
 
 
 def _request_id(scope: Scope) -> bytes:

@@ -1,7 +1,8 @@
 """The one way in which errors become HTTP: body, status and headers.
 
-Knows the error tree; echoes no other exception's text. Invariant: every failing response has the body
-`{"error": {"message", "type", "param", "code"}}`, and one that may be tried again says when.
+Knows the error tree and the dialects' shapes of an error; echoes no other exception's text. Invariant: every failing response
+has the body that clients of its path expect (OpenAI's, unless the path is another dialect's), and one that may be tried again
+says when.
 """
 
 from __future__ import annotations
@@ -75,23 +76,70 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every failing response, and of an error event in a stream."""
+    """The body of a failing response, and of an error event in a stream."""
 
     error: ErrorDetail
 
 
-def error_body(error: SapwoodError) -> ErrorBody:
-    """The body that describes `error`."""
+class AnthropicErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong, in Anthropic's shape."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The same as `ErrorBody` for Anthropic's clients."""
+
+    type: str = "error"
+    error: AnthropicErrorDetail
+
+
+class OllamaErrorBody(msgspec.Struct, frozen=True):
+    """The same for Ollama's clients, also as a line of a stream."""
+
+    error: str
+
+
+ANTHROPIC_PATH, OLLAMA_PATH = "/v1/messages", "/api/"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def openai_error(error: SapwoodError) -> ErrorBody:
+    """`error` for everyone but the clients of the dialects below."""
     return ErrorBody(ErrorDetail(error.message, error.kind, error.param, error.code))
 
 
-def error_body_bytes(error: SapwoodError) -> bytes:
-    """That body as it travels."""
-    return msgspec.json.encode(error_body(error))
+def anthropic_error(error: SapwoodError) -> AnthropicErrorBody:
+    """`error` for Anthropic's clients."""
+    other = "api_error" if error.status >= 500 else "invalid_request_error"
+    return AnthropicErrorBody(error=AnthropicErrorDetail(_ANTHROPIC_TYPES.get(error.status, other), error.message))
 
 
-def error_response(error: SapwoodError) -> Response:
-    """The whole response."""
+def ollama_error(error: SapwoodError) -> OllamaErrorBody:
+    """`error` for Ollama's clients."""
+    return OllamaErrorBody(error.message)
+
+
+def error_body_bytes(error: SapwoodError, path: str = "") -> bytes:
+    """The body that describes `error` to a client of `path`."""
+    if path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/"):
+        return msgspec.json.encode(anthropic_error(error))
+    if path.startswith(OLLAMA_PATH):
+        return msgspec.json.encode(ollama_error(error))
+    return msgspec.json.encode(openai_error(error))
+
+
+def error_response(error: SapwoodError, path: str) -> Response:
+    """The whole response to a request for `path`."""
     headers = {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -99,12 +147,18 @@ def error_response(error: SapwoodError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, (BodyTooLarge, TooSlow)):
         headers["connection"] = "close"
-    return Response(error_body_bytes(error), error.status, headers, "application/json")
+    return Response(error_body_bytes(error, path), error.status, headers, "application/json")
 
 
 _BY_CODE: dict[str, type[SapwoodError]] = {
     kind.code: kind for kind in (InvalidRequest, Overloaded, TimedOut, Unavailable, Aborted, EngineFailed)
 }
+
+
+def raise_failure(finish: Finish | None) -> None:
+    """Raise the error that ended a request, if one did (the dialects have no finish reason for it)."""
+    if finish is not None and finish.kind not in ("stop", "length"):
+        raise as_error(finish)
 
 
 def as_error(finish: Finish) -> SapwoodError:

@@ -34,6 +34,7 @@ from sapwood.server.link import ReplicaLink
 from sapwood.server.liveness import PROBE_INTERVAL_S, SILENCE_LIMIT_S, Liveness
 from sapwood.server.protocol import protocol_options
 from sapwood.server.supervisor import ChildSpec, Supervisor
+from sapwood.tokenizer.fim import find_fim
 from sapwood.tokenizer.load import open_chat, open_tokenizer
 from sapwood.tokenizer.main import TokenizerOrders
 from sapwood.tokenizer.tokenizer import Tokenizer
@@ -253,6 +254,7 @@ def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -
     """The model as clients see it."""
     chat = open_chat(tokenizer, options.chat_template)
     names = {options.model_path, model_path, Path(model_path).name}
+    files = _model_files(Path(model_path))
     return ServedModel(
         name=options.served_model_name,
         path=options.model_path,
@@ -260,4 +262,12 @@ def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -
         render_chat=chat.render if chat.has_template else None,
         aliases=tuple(sorted(names)),
         tokenizer_facts=(*sorted(tokenizer.special_token_texts.items()), ("chat_template", tokenizer.chat_template)),
+        fim=find_fim(tokenizer),
+        format=files[0].suffix.removeprefix(".") if files else "",
+        num_bytes=sum(file.stat().st_size for file in files),
     )
+
+
+def _model_files(path: Path) -> list[Path]:
+    """The files of weights; none for the null model."""
+    return [path] if path.is_file() else sorted(path.glob("*.safetensors"))

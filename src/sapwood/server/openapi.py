@@ -11,7 +11,12 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from sapwood.server.anthropic.schema import AnswerFields, PromptFields
 from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields
+from sapwood.server.ollama.schema import CallFields as OllamaCallFields
+from sapwood.server.ollama.schema import ChatFields as OllamaChatFields
+from sapwood.server.ollama.schema import GenerateFields as OllamaGenerateFields
+from sapwood.server.ollama.schema import ModelFields
 from sapwood.server.openai.schema import CallFields, ChatFields, CompletionFields, TokenizeFields
 from sapwood.server.openai.schema import SamplingFields as OpenAISamplingFields
 
@@ -22,6 +27,11 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/detokenize": (DetokenizeFields,),
     "/v1/chat/completions": (ChatFields, CallFields, OpenAISamplingFields),
     "/v1/completions": (CompletionFields, CallFields, OpenAISamplingFields),
+    "/v1/messages": (PromptFields, AnswerFields),
+    "/v1/messages/count_tokens": (PromptFields,),
+    "/api/chat": (OllamaChatFields, OllamaCallFields),
+    "/api/generate": (OllamaGenerateFields, OllamaCallFields),
+    "/api/show": (ModelFields,),
 }
 _TEMPLATE = "#/components/schemas/{name}"
 

@@ -1,4 +1,4 @@
-"""How answers travel: the one writer of server-sent events, and the one collector for whole answers.
+"""How answers travel: the one writer of streams (server-sent events or lines), and the one collector for whole answers.
 
 Knows bytes, connections and streams; the dialects say what an event contains. Invariant: the status line is sent with the first
 event, so an error before it has its real status; a client that goes away, whatever we wait for, frees its requests at once.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,15 +19,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sapwood.errors import Aborted, EngineFailed, SapwoodError
-from sapwood.server.failures import error_body, error_response
+from sapwood.server.failures import error_response, openai_error
 from sapwood.server.stream import Stream
 
 DONE = b"data: [DONE]\n\n"
-_HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
+SSE = b"text/event-stream; charset=utf-8"
 _encoder = msgspec.json.Encoder()
 
 logger = logging.getLogger(__name__)
@@ -35,6 +32,33 @@ logger = logging.getLogger(__name__)
 def event(body: Any) -> bytes:
     """One event: a single `data:` line with one JSON object, and a blank line."""
     return b"data: " + _encoder.encode(body) + b"\n\n"
+
+
+def named_event(name: str, body: Any) -> bytes:
+    """One event with a name in front, for dialects that have typed events."""
+    return b"event: " + name.encode() + b"\n" + event(body)
+
+
+def line(body: Any) -> bytes:
+    """One line of newline-delimited JSON."""
+    return _encoder.encode(body) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """What a dialect's streams have around their events: the content type, an error in the middle, and the last words."""
+
+    content_type: bytes
+    encode_error: Callable[[SapwoodError], bytes]
+    end: bytes
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The response's headers."""
+        return [(b"content-type", self.content_type), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+OPENAI_FRAMING = Framing(SSE, lambda error: event(openai_error(error)), DONE)
 
 
 def json_response(body: Any, status: int = 200) -> Response:
@@ -57,10 +81,11 @@ async def collect(stream: Stream, request: Request) -> None:
 
 
 class EventStream(Response):
-    """A streamed answer: `events` yields encoded events of `stream`; `[DONE]` follows, also after an error."""
+    """A streamed answer: `events` yields encoded events of `stream`; the framing's end follows, also after an error."""
 
-    def __init__(self, stream: Stream, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, stream: Stream, events: AsyncIterator[bytes], framing: Framing = OPENAI_FRAMING) -> None:
         super().__init__()
+        self._framing = framing
         self._stream = stream
         self._events = events
 
@@ -81,13 +106,13 @@ class EventStream(Response):
             async for data in self._events:
                 if not started:
                     started = True
-                    await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+                    await send({"type": "http.response.start", "status": 200, "headers": self._framing.headers})
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except SapwoodError as error:
             if not started:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
-            await send({"type": "http.response.body", "body": event(error_body(error)), "more_body": True})
+            await send({"type": "http.response.body", "body": self._framing.encode_error(error), "more_body": True})
         except OSError:  # the connection broke under our hands: nobody is left to tell
             return
         except Exception:  # the process border: reported to the log and to the client
@@ -95,10 +120,10 @@ class EventStream(Response):
                 raise
             logger.exception("a stream failed unexpectedly")
             failure = EngineFailed("the server failed to handle this request; its log has the details")
-            await send({"type": "http.response.body", "body": event(error_body(failure)), "more_body": True})
+            await send({"type": "http.response.body", "body": self._framing.encode_error(failure), "more_body": True})
         if not started:
-            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+            await send({"type": "http.response.start", "status": 200, "headers": self._framing.headers})
+        await send({"type": "http.response.body", "body": self._framing.end, "more_body": False})
 
 
 async def _exhaust(stream: Stream) -> None:

@@ -18,7 +18,7 @@ from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
 from sapwood.server.body import Decoder, as_list, read_body, refuse
 from sapwood.server.context import ServerContext
-from sapwood.server.failures import as_error, error_body
+from sapwood.server.failures import as_error, openai_error
 from sapwood.server.native.reply import ReplyShape, reply
 from sapwood.server.native.schema import SAMPLING_REFUSALS, GenerateFields, GenerateRefusals, SamplingFields
 from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
@@ -210,7 +210,7 @@ async def _events(stream: Stream, shape: ReplyShape, incremental: bool) -> Async
             if update.finish is not None and update.finish.kind == "error":
                 if shape.is_list:
                     events.append(
-                        event({"index": update.record.index, **msgspec.structs.asdict(error_body(as_error(update.finish)))})
+                        event({"index": update.record.index, **msgspec.structs.asdict(openai_error(as_error(update.finish)))})
                     )
                     continue
                 raise as_error(update.finish)

@@ -6,11 +6,13 @@ name the client used, never dropped.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from fastapi import Request
 
 from sapwood.core.sampling import LogprobOptions, SamplingParams
@@ -37,6 +39,11 @@ class Call:
     fields: CallFields
     params: SamplingParams
     names: dict[str, str]
+
+    def with_stops(self, token_ids: tuple[int, ...]) -> Call:
+        """The same call, which ends at these ids too."""
+        params = msgspec.structs.replace(self.params, stop_token_ids=(*self.params.stop_token_ids, *token_ids))
+        return dataclasses.replace(self, params=params)
 
     @property
     def wants_usage(self) -> bool:

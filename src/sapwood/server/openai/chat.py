@@ -14,8 +14,9 @@ from sapwood.errors import InvalidRequest
 from sapwood.server.backend import Vocabulary
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
+from sapwood.server.failures import raise_failure
 from sapwood.server.openai.call import Call, open_call, read_call
-from sapwood.server.openai.chunks import chunk_events, raise_failure
+from sapwood.server.openai.chunks import chunk_events
 from sapwood.server.openai.prompt import chat_options, chat_prompt_ids, check_messages
 from sapwood.server.openai.replies import (
     AssistantMessage,
@@ -128,7 +129,7 @@ def _logprob_options(fields: ChatFields) -> LogprobOptions:
 def _whole(call: Call, stream: Stream, model: str, vocabulary: Vocabulary) -> ChatCompletion:
     choices = []
     for record in stream.records:
-        raise_failure(record)
+        raise_failure(record.finish)
         choices.append(
             ChatChoice(
                 index=record.index,

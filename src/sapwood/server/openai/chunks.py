@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from sapwood.server.failures import as_error
-from sapwood.server.record import RequestRecord, Update
+from sapwood.server.failures import raise_failure
+from sapwood.server.record import Update
 from sapwood.server.stream import Stream
 
 
@@ -31,16 +31,10 @@ async def chunk_events(stream: Stream, writer: ChunkWriter) -> AsyncIterator[byt
     async for updates in stream:
         events: list[bytes] = []
         for update in updates:
-            raise_failure(update.record)
+            raise_failure(update.record.finish)
             events += writer.write(update)
         if events:
             yield b"".join(events)
     last = writer.last()
     if last:
         yield b"".join(last)
-
-
-def raise_failure(record: RequestRecord) -> None:
-    """Raise the error that ended `record`, if one did (OpenAI has no finish reason for it)."""
-    if record.finish is not None and record.finish.kind not in ("stop", "length"):
-        raise as_error(record.finish)

@@ -18,10 +18,11 @@ from sapwood.errors import InvalidRequest
 from sapwood.server.backend import Vocabulary
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
+from sapwood.server.failures import raise_failure
 from sapwood.server.native.generate import split_ids
 from sapwood.server.native.reply import prompt_positions
 from sapwood.server.openai.call import Call, open_call, read_call
-from sapwood.server.openai.chunks import chunk_events, raise_failure
+from sapwood.server.openai.chunks import chunk_events
 from sapwood.server.openai.replies import (
     Completion,
     CompletionChoice,
@@ -51,6 +52,8 @@ def completion_routes(context: ServerContext) -> APIRouter:
         options = _logprob_options(fields)
         prompts, texts = await _prompts(context, fields, call.params.n)
         echoes = await _echoes(context, call, prompts, texts) if fields.echo else None
+        if fields.suffix:
+            call = call.with_stops(context.fim().end_ids)
         stream = open_call(context, call, prompts, options, DEFAULT_MAX_TOKENS, NAMES)
         writer = CompletionWriter(
             call, stream, context.model.name, CompletionShape(context.model.vocabulary, call.params.n, echoes)
@@ -122,7 +125,7 @@ class CompletionWriter:
         """The answer when everything is there."""
         choices = []
         for record in self._stream.records:
-            raise_failure(record)
+            raise_failure(record.finish)
             choices.append(
                 CompletionChoice(
                     index=record.index,
@@ -182,6 +185,8 @@ async def _prompts(context: ServerContext, fields: CompletionFields, n: int) -> 
     given: Any = fields.prompt
     if isinstance(given, str):
         given = [given]
+    if fields.suffix:
+        return await _fim_prompts(context, given, fields.suffix, n)
     if given and all(isinstance(item, str) for item in given):
         context.check_texts(map(len, given), n, "prompt")
         parse_special, add_special = fields.parse_special is not False, fields.add_special_tokens is not False
@@ -190,6 +195,15 @@ async def _prompts(context: ServerContext, fields: CompletionFields, n: int) -> 
     if any(isinstance(item, str) for item in given):
         raise InvalidRequest("prompt must be texts or ids, not a mixture", param="prompt")
     return split_ids(given, "prompt")[0], None
+
+
+async def _fim_prompts(context: ServerContext, given: list[Any], suffix: str, n: int) -> tuple[list[list[int]], list[str]]:
+    """The ids of prompts with a gap between each text and the suffix, and the texts."""
+    fim = context.fim()
+    if not (given and all(isinstance(item, str) for item in given)):
+        raise InvalidRequest("suffix goes with a prompt of text, not with ids", param="suffix")
+    context.check_texts((len(text) + len(suffix) for text in given), n, "prompt")
+    return [await context.encode(fim.pieces(text, suffix), add_special=True, name="prompt") for text in given], given
 
 
 async def _echoes(context: ServerContext, call: Call, prompts: list[list[int]], texts: list[str] | None) -> list[str]:

@@ -95,9 +95,13 @@ class ChatFields(msgspec.Struct, kw_only=True):
 
 
 class CompletionFields(msgspec.Struct, kw_only=True):
-    """What only completions have. `prompt`: a text, a list of texts, ids, or a list of lists of ids."""
+    """What only completions have. `prompt`: a text, a list of texts, ids, or a list of lists of ids.
+
+    With a `suffix`, which only some models understand, the prompt is what is before the gap, and control tokens in it are text.
+    """
 
     prompt: str | list[str | Int64 | Ids]
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: Int64 | None = None
     add_special_tokens: bool | None = None
@@ -121,7 +125,7 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
 OpenAIRefusals = make_refusals(
     "OpenAIRefusals",
     (
-        "tools", "functions", "function_call", "audio", "web_search_options", "suffix", "json_schema", "regex", "ebnf",
+        "tools", "functions", "function_call", "audio", "web_search_options", "json_schema", "regex", "ebnf",
         "structural_tag", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
         "use_beam_search", "beam_width", "allowed_token_ids", "bad_words", "logits_processors", "logit_processors",
         "custom_logit_processor", "custom_params", "prompt_logprobs", "lora_path", "session_params", "return_hidden_states",

@@ -1,0 +1,1 @@
+"""The Anthropic dialect: messages and their token count."""

@@ -1,0 +1,159 @@
+"""The bodies of the Anthropic routes, as they come over the wire, and the shapes of their answers.
+
+Types and JSON names only. Invariant: a field that is typed here is honoured, one in `AnthropicRefusals` is refused by name, and
+any other is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from sapwood.server.body import make_refusals
+from sapwood.server.native.schema import Int64
+
+
+class Block(msgspec.Struct, kw_only=True):
+    """One block of a content; only text is supported. Marks for caching are ignored: every prefix is cached."""
+
+    type: str
+    text: str | None = None
+
+
+class InputMessage(msgspec.Struct, kw_only=True):
+    """One turn. An assistant's turn at the end is the beginning of the answer."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[Block]
+
+
+class OutputConfig(msgspec.Struct, kw_only=True):
+    """`output_config`: only free text can be made."""
+
+    format: Any = None
+
+
+class PromptFields(msgspec.Struct, kw_only=True):
+    """What makes the prompt: all that `/v1/messages/count_tokens` reads."""
+
+    model: str | None = None
+    messages: list[InputMessage]
+    system: str | list[Block] | None = None
+    thinking: Any = None
+    tool_choice: Any = None
+    output_config: OutputConfig | None = None
+
+
+class AnswerFields(msgspec.Struct, kw_only=True):
+    """What makes the answer. `metadata` is for the provider's own use and changes nothing."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int64 | None = None
+    stream: bool | None = None
+    metadata: dict[str, Any] | None = None
+
+
+AnthropicRefusals = make_refusals(
+    "AnthropicRefusals", ("tools", "mcp_servers", "container", "context_management", "output_format")
+)
+
+
+# ----------------------------------------------------------------------------------------------------- answers
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts: the prompt is the sum of the three input counts (writing to the cache is never charged apart)."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A block of the answer."""
+
+    type: str = "text"
+    text: str
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer, or its empty beginning in a stream."""
+
+    id: str
+    type: str = "message"
+    role: str = "assistant"
+    model: str
+    content: list[TextBlock]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: Usage
+
+
+class MessageStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The first event: the message without content."""
+
+    type: str = "message_start"
+    message: AnswerMessage
+
+
+class BlockStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A block begins."""
+
+    type: str = "content_block_start"
+    index: int = 0
+    content_block: TextBlock = TextBlock(text="")
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """New text of a block."""
+
+    type: str = "text_delta"
+    text: str
+
+
+class BlockDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A block grows."""
+
+    type: str = "content_block_delta"
+    index: int = 0
+    delta: TextDelta
+
+
+class BlockStop(msgspec.Struct, frozen=True, kw_only=True):
+    """A block is complete."""
+
+    type: str = "content_block_stop"
+    index: int = 0
+
+
+class StopDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the answer ended."""
+
+    stop_reason: str | None
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of the message, with the final counts."""
+
+    type: str = "message_delta"
+    delta: StopDelta
+    usage: Usage
+
+
+class MessageStop(msgspec.Struct, frozen=True, kw_only=True):
+    """The last event."""
+
+    type: str = "message_stop"
+
+
+class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+Event = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop

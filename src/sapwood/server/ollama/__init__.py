@@ -1,0 +1,1 @@
+"""The Ollama dialect: chat, generate, and what is asked about models."""

@@ -1,0 +1,172 @@
+"""What chat and generate have in common: a call's options to the internal request, and its record to objects of a stream.
+
+Knows the dialect's names of options and its clock (nanoseconds, RFC 3339); runs nothing. Invariant: an option that would change
+the answer is honoured or refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+
+from sapwood.core.sampling import SamplingParams
+from sapwood.errors import InvalidRequest
+from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.context import ServerContext
+from sapwood.server.failures import ollama_error, raise_failure
+from sapwood.server.ollama.schema import CallFields, OllamaRefusals, Options
+from sapwood.server.record import RequestRecord
+from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, named_as
+from sapwood.server.sse import EventStream, Framing, collect, json_response, line
+from sapwood.server.stream import Stream
+
+_fields: Decoder[CallFields] = Decoder(CallFields)
+_refusals = Decoder(OllamaRefusals)
+FRAMING = Framing(b"application/x-ndjson", lambda error: line(ollama_error(error)), b"")
+LATEST = ":latest"
+_NAMES = {
+    "max_new_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    **{name: f"options.{name}" for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop")},
+    **{name: f"options.{name}" for name in ("presence_penalty", "frequency_penalty")},
+}
+_OFF = {"typical_p": (1.0,), "tfs_z": (1.0,), "mirostat": (0,), "repeat_last_n": (-1,)}
+"""Options that are not supported, and the values at which they do nothing."""
+
+Content = Callable[[str], dict[str, Any]]
+"""The part of an object that holds new text, which is where the two routes differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A checked call, without its prompt."""
+
+    model: str
+    is_streamed: bool
+    params: SamplingParams
+    limit: int | None
+    content: Content
+    names: dict[str, str]
+
+    def with_stops(self, token_ids: tuple[int, ...]) -> Call:
+        """The same call, which ends at these ids too."""
+        params = msgspec.structs.replace(self.params, stop_token_ids=(*self.params.stop_token_ids, *token_ids))
+        return dataclasses.replace(self, params=params)
+
+
+async def read_call(context: ServerContext, request: Request, content: Content, prompt_name: str) -> tuple[Call, bytes]:
+    """The checked call and the body it came in; `prompt_name` is the field that holds the prompt."""
+    data = await read_body(request, context.max_body_bytes)
+    fields = _fields.decode(data)
+    check_model(context, fields.model)
+    refuse(_refusals.decode(data))
+    options = fields.options or Options()
+    _check_off(options)
+    params, limit = _params(context, options)
+    model = fields.model or context.model.name
+    return Call(model, fields.stream is not False, params, limit, content, {**_NAMES, "prompt": prompt_name}), data
+
+
+def check_model(context: ServerContext, name: str | None) -> None:
+    """Raise UnknownModel unless `name`, with or without the tag that means any version, is this server's model."""
+    if not (name and context.model.answers_to(name.removesuffix(LATEST))):
+        context.check_model(name)
+
+
+async def answer(context: ServerContext, request: Request, call: Call, token_ids: list[int]) -> Response:
+    """Run the call on a prompt."""
+    prompt = PromptRequest(
+        rid=f"ollama-{uuid.uuid4().hex}",
+        token_ids=token_ids,
+        params=call.params,
+        default_max_new_tokens=call.limit,
+        priority=context.settings.default_priority,
+    )
+    interval = context.settings.stream_interval if call.is_streamed else ALL_AT_ONCE
+    with named_as(call.names):
+        stream = context.frontend.open(GenerateRequest((prompt,), interval))
+    if call.is_streamed:
+        return EventStream(stream, _lines(stream, call), FRAMING)
+    await collect(stream, request)
+    [record] = stream.records
+    raise_failure(record.finish)
+    return json_response({**_head(call), **call.content(record.text), **_final(record)})
+
+
+def answer_loaded(call: Call) -> Response:
+    """The answer to a call without a prompt, by which clients ask for the model to be loaded: it is."""
+    return json_response({**_head(call), **call.content(""), "done": True, "done_reason": "load"})
+
+
+async def _lines(stream: Stream, call: Call) -> AsyncIterator[bytes]:
+    """An object for the news of each moment, and one without text for the end."""
+    async for updates in stream:
+        lines = []
+        for update in updates:
+            raise_failure(update.finish)
+            if update.text:
+                lines.append(line({**_head(call), **call.content(update.text), "done": False}))
+            if update.finish is not None:
+                lines.append(line({**_head(call), **call.content(""), **_final(update.record)}))
+        if lines:
+            yield b"".join(lines)
+
+
+def _head(call: Call) -> dict[str, Any]:
+    return {"model": call.model, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+
+
+def _final(record: RequestRecord) -> dict[str, Any]:
+    """How the answer ended. The time in the queue is in the total alone; without a token the prompt took the rest of it."""
+    times = record.timings
+    first_s = times.first_token_s or times.finished_s
+    started_s = min(first_s, times.received_s + (record.queue_s or 0.0))
+    assert record.finish is not None
+    return {
+        "done": True,
+        "done_reason": record.finish.kind,
+        "total_duration": _ns(times.finished_s - times.received_s),
+        "load_duration": 0,
+        "prompt_eval_count": record.num_prompt,
+        "prompt_eval_duration": _ns(first_s - started_s),
+        "eval_count": len(record.token_ids),
+        "eval_duration": _ns(times.finished_s - first_s),
+    }
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _params(context: ServerContext, options: Options) -> tuple[SamplingParams, int | None]:
+    """The parameters, and the limit on new tokens where there is one: it gives way to the context's end."""
+    given = {name: getattr(options, name) for name in ("temperature", "top_p", "min_p", "seed")} | {
+        "top_k": options.top_k or None,  # 0 means all
+        "repetition_penalty": options.repeat_penalty,
+        "presence_penalty": options.presence_penalty,
+        "frequency_penalty": options.frequency_penalty,
+    }
+    limit = options.num_predict if options.num_predict is not None and options.num_predict > 0 else None
+    if limit is None and options.num_predict not in (None, 0, -1, -2):
+        raise InvalidRequest("options.num_predict must be >= 0, or -1 or -2 for no limit", param="options.num_predict")
+    params = SamplingParams(
+        **{**dict(context.model.sampling_defaults), **{name: value for name, value in given.items() if value is not None}},
+        max_new_tokens=0 if options.num_predict == 0 else None,
+        stop=tuple(as_list(options.stop)) if options.stop else (),
+    )
+    return params, limit
+
+
+def _check_off(options: Options) -> None:
+    for name, harmless in _OFF.items():
+        if getattr(options, name) not in (None, *harmless):
+            raise InvalidRequest(
+                f"options.{name} is supported only as {harmless[0]}, which turns it off; leave it out", param=f"options.{name}"
+            )
