@@ -2,6 +2,7 @@
 // Invariant: no raw pointer from Python outlives the call; sizes are checked here or in the core before memory is read.
 #include "attention/kv_pool.h"
 #include "bindings/bindings.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "linear/linear.h"
@@ -19,6 +20,22 @@ std::shared_ptr<Weight> quantise(ThreadPool& pool, const std::string& format, Ma
   const Format f = format_named(format);
   nb::gil_scoped_release release;
   return Weight::quantise(f, values.data(), int64_t(values.shape(0)), int64_t(values.shape(1)), pool);
+}
+
+std::shared_ptr<Weight> from_packed(ThreadPool& pool, const std::string& format, Bytes packed, int64_t rows, int64_t k) {
+  const Format f = format_named(format);
+  nb::gil_scoped_release release;
+  return Weight::from_packed(f, reinterpret_cast<const std::byte*>(packed.data()), int64_t(packed.size()), rows, k, pool);
+}
+
+nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> packed_bytes_of(nb::handle self) {
+  const Weight& weight = nb::cast<const Weight&>(self);
+  return {reinterpret_cast<const uint8_t*>(weight.data()), {weight.size_bytes()}, self};
+}
+
+uint64_t checksum_of(const Weight& weight, ThreadPool& pool) {
+  nb::gil_scoped_release release;
+  return checksum(weight.data(), weight.size_bytes(), pool);
 }
 
 OutMatrix dequantise(const Weight& weight, int64_t first, int64_t count) {
@@ -58,6 +75,7 @@ NB_MODULE(_native, m) {
   nb::exception<Error>(m, "NativeError", PyExc_ValueError);
   m.doc() = "Native CPU kernels of Sapwood.";
   m.attr("PAGE_TOKENS") = kPageTokens;
+  m.attr("PACKED_VERSION") = kPackedVersion;
   m.attr("CHUNK_TOKENS") = kChunkTokens;
   m.def("isa", [] { return std::string(kernels().name); }, "Name of the instruction set whose kernels run.");
   m.def("select_isa", [](const std::string& name) { select_kernels(name.c_str()); }, nb::arg("name"), "auto, portable, avx2 or vnni.");
@@ -71,6 +89,10 @@ NB_MODULE(_native, m) {
                   "Packs a GGUF tensor's bytes without loss. ValueError where the size does not fit the format.")
       .def_static("quantise", &quantise, nb::arg("pool"), nb::arg("format"), nb::arg("values"),
                   "Quantises float32 [rows, k] to q8_0 or q4_1 and packs it; k need not be a multiple of 32.")
+      .def_static("from_packed", &from_packed, nb::arg("pool"), nb::arg("format"), nb::arg("packed"), nb::arg("rows"), nb::arg("k"),
+                  "A copy of the bytes that `packed` of an equal weight gave. ValueError where the size does not fit.")
+      .def_prop_ro("packed", [](nb::handle self) { return packed_bytes_of(self); }, "The packed bytes, a view; their layout is PACKED_VERSION.")
+      .def("checksum", &checksum_of, nb::arg("pool"), "64 bits over the packed bytes, against accidents.")
       .def_prop_ro("rows", &Weight::rows)
       .def_prop_ro("k", &Weight::k)
       .def_prop_ro("format", [](const Weight& w) { return std::string(info(w.format()).name); })

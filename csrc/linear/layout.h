@@ -18,6 +18,7 @@
 
 namespace sapwood {
 
+constexpr int kPackedVersion = 1;  // raise it whenever a layout changes: packed weights are kept on disk
 constexpr int kPanelColumns = 16, kGroup = 32, kSuperGroups = 8;
 
 enum class Layout : uint8_t {

@@ -1,6 +1,7 @@
 #include "linear/linear.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/error.h"
 #include "linear/pack.h"
@@ -37,6 +38,20 @@ std::shared_ptr<Weight> Weight::quantise(Format format, const float* values, int
       for (int64_t r = 0; r < count; r++) quantise_row(format, values + (first + r) * k, k, panel.data() + r * row_bytes);
       pack_panels(format, {panel.data(), count, padded, weight->packed_.data() + p * packed_bytes(format, 1, padded)}, 0, 1);
     }
+  });
+  return weight;
+}
+
+std::shared_ptr<Weight> Weight::from_packed(Format format, const std::byte* packed, int64_t size, int64_t rows, int64_t k, ThreadPool& pool) {
+  raw_bytes(Format::kF32, rows, k);  // refuses sizes out of range
+  const bool pads = format == Format::kQ8_0 || format == Format::kQ4_1;  // the formats of `quantise`
+  const int64_t padded = pads ? (k + kGroup - 1) / kGroup * kGroup : k, expected = packed_bytes(format, rows, padded);
+  require(size == expected, std::string("a packed ") + info(format).name + " weight of " + std::to_string(rows) + " x " + std::to_string(k) +
+                                " takes " + std::to_string(expected) + " bytes, not " + std::to_string(size));
+  std::shared_ptr<Weight> weight(new Weight(format, rows, k, padded));
+  pool.run([&](Lane& lane) {
+    const Span share = lane.share(size);
+    std::memcpy(weight->packed_.data() + share.begin, packed + share.begin, size_t(share.end - share.begin));
   });
   return weight;
 }

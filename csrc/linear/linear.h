@@ -19,6 +19,9 @@ class Weight : public std::enable_shared_from_this<Weight> {
   // Quantises `rows` x `k` floats to kQ8_0 or kQ4_1 and packs them; k need not be a multiple of the group.
   static std::shared_ptr<Weight> quantise(Format format, const float* values, int64_t rows, int64_t k, ThreadPool& pool);
 
+  // A copy of what `packed()` of an equal weight held. Throws Error where the size does not match.
+  static std::shared_ptr<Weight> from_packed(Format format, const std::byte* packed, int64_t size, int64_t rows, int64_t k, ThreadPool& pool);
+
   Format format() const { return format_; }
   int64_t rows() const { return rows_; }
   int64_t k() const { return k_; }

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "core/buffer.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/half.h"
 #include "core/thread_pool.h"
@@ -33,6 +34,31 @@ TEST(buffers_are_aligned_and_zeroed) {
     for (size_t i = 0; i < size; i += 7) CHECK(b.data()[i] == std::byte(0));
   }
   CHECK(Buffer(0).data() == nullptr);
+}
+
+TEST(large_buffers_are_independent_and_given_back) {
+  for (int i = 0; i < 200; i++) {  // 200 x 64 MiB would not fit if they stayed
+    Buffer a(size_t(64) << 20), b((size_t(1) << 20) + 1);
+    a.data()[a.size() - 1] = b.data()[b.size() - 1] = std::byte(1);
+    CHECK(reinterpret_cast<uintptr_t>(a.data()) % (2 << 20) == 0 && a.data()[0] == std::byte(0) && b.data()[0] == std::byte(0));
+    const Buffer moved = std::move(a);
+    CHECK(moved.data()[moved.size() - 1] == std::byte(1) && a.data() == nullptr);
+  }
+}
+
+TEST(checksum_sees_every_byte_and_no_lanes) {
+  ThreadPool one(1), three(3);
+  for (size_t size : {size_t(0), size_t(1), size_t(63), size_t(64), size_t(200), (size_t(2) << 20) + 13}) {
+    std::vector<std::byte> bytes(size, std::byte(7));
+    const uint64_t sum = checksum(bytes.data(), size, one);
+    CHECK(sum == checksum(bytes.data(), size, three));
+    for (size_t at = 0; at < size; at += size > 1000 ? 99991 : 1) {
+      bytes[at] = std::byte(6);
+      CHECK(checksum(bytes.data(), size, three) != sum);
+      bytes[at] = std::byte(7);
+    }
+    if (size > 0) CHECK(checksum(bytes.data(), size - 1, one) != sum);
+  }
 }
 
 TEST(pool_runs_every_lane_once_and_joins) {

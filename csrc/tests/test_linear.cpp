@@ -243,3 +243,23 @@ TEST(weights_quantised_at_load_may_have_any_width) {
   CHECK_THROWS(Weight::quantise(Format::kQ6_K, &x, 1, 1, pool));
   CHECK_THROWS(Weight::quantise(Format::kQ8_0, &x, 0, 1, pool));
 }
+
+TEST(packed_bytes_make_the_same_weight_and_other_sizes_are_refused) {
+  ThreadPool pool(2);
+  for (const char* name : kAll) {
+    const Format format = format_named(name);
+    const auto w = random_weight(name, 37, 512, 8);
+    const int64_t size = int64_t(w->size_bytes());
+    const auto copy = Weight::from_packed(format, w->data(), size, 37, 512, pool);
+    CHECK(copy->rows() == 37 && copy->k() == 512 && std::memcmp(copy->data(), w->data(), size_t(size)) == 0);
+    for (int64_t wrong : {int64_t(0), size - 1, size + 1, -size}) CHECK_THROWS(Weight::from_packed(format, w->data(), wrong, 37, 512, pool));
+    for (int64_t rows : {int64_t(0), int64_t(-37), int64_t(49), int64_t(1) << 40}) CHECK_THROWS(Weight::from_packed(format, w->data(), size, rows, 512, pool));
+    for (int64_t k : {int64_t(0), int64_t(-512), int64_t(1024), int64_t(1) << 62}) CHECK_THROWS(Weight::from_packed(format, w->data(), size, 37, k, pool));
+  }
+  const std::vector<float> values(5 * 70, 0.5f);
+  const auto w = Weight::quantise(Format::kQ8_0, values.data(), 5, 70, pool);
+  const auto copy = Weight::from_packed(Format::kQ8_0, w->data(), int64_t(w->size_bytes()), 5, 70, pool);
+  std::vector<float> row(70), same(70);
+  w->read_row(4, row.data()), copy->read_row(4, same.data());
+  CHECK(row == same);
+}

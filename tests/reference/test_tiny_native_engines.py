@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 pytest.importorskip("sapwood.kernels.native._native", reason="the native module is not built; see csrc/README.md")
 
-from sapwood.core.plan import EngineLimits
+from sapwood.core.plan import EngineLimits, RowRun
+from sapwood.core.sampling import LogprobOptions
 from sapwood.engine.native_lifecycle import create_native_engine
 from sapwood.engine.native_runner import NativeEngine
 from sapwood.weights.checkpoint import open_checkpoint
@@ -46,3 +47,19 @@ def test_native_greedy_output_is_what_transformers_would_choose(case: Case) -> N
         chosen = logits.gather(1, torch.tensor(output)[:, None])[:, 0]
         assert len(output) == 20
         assert (logits.max(dim=1).values - chosen).max() < 1e-3
+
+
+@pytest.mark.parametrize(("quantization", "limit"), [("int8", 0.05), ("int4", 0.45)])
+@pytest.mark.parametrize("name", ["llama-biases", "qwen3-yarn"])
+def test_quantised_at_load_the_log_probabilities_stay_close(name: str, quantization: str, limit: float, tmp_path: Path) -> None:
+    oracle = build(name, tmp_path)
+    limits = EngineLimits(1, MAX_POSITION, 8, 16, VOCAB_SIZE, (2,))
+    checkpoint = open_checkpoint(tmp_path)
+    engine = create_native_engine(checkpoint, limits, max_rows=200, kv_dtype="f32", threads=2, quantization=quantization)
+    prompt = np.random.default_rng(0).integers(0, VOCAB_SIZE, 60).tolist()
+    driver, wanted = EngineDriver(engine), LogprobOptions(prompt_start=1, top_n=VOCAB_SIZE)
+    _, entries = driver.run([RowRun(0, 0, 60, False)], [driver.begin(0, prompt, 0, wanted)]).prompt_logprobs[0]
+    found = torch.tensor([[value for _, value in sorted(zip(e.top_ids, e.top_logprobs, strict=True))] for e in entries])
+    right = logits_of(oracle, prompt)[:-1].log_softmax(1)
+    engine.close()
+    assert 0 < (found - right).std() < limit * right.std()

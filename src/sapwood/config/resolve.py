@@ -110,6 +110,8 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         kernel_backend=pick.get("kernel_backend"),
         dtype=pick.get("dtype"),
         kv_cache_dtype=pick.get("kv_cache_dtype"),
+        quantization=pick.get("quantization"),
+        weight_cache=not pick.get("disable_weight_cache"),
         tp_size=tp_size,
         cpu_threads=pick.choose("cpu_threads", threads, f"{host.num_cores} usable cores for {tp_size} rank(s)"),
         page_size=pick.get("page_size"),

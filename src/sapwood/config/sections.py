@@ -54,6 +54,8 @@ class EngineSection:
     kernel_backend: str
     dtype: str
     kv_cache_dtype: str
+    quantization: str
+    weight_cache: bool
     tp_size: int
     cpu_threads: int
     page_size: int

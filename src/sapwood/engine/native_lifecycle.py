@@ -7,20 +7,30 @@ plan within its limits of at most `max_rows` tokens per step.
 from __future__ import annotations
 
 from sapwood.core.plan import EngineLimits
+from sapwood.engine.native_cache import NO_WEIGHT_CACHE, WeightCache, WeightFile
 from sapwood.engine.native_runner import NativeEngine
 from sapwood.engine.native_weights import NativeWeights, StoredTensors
 from sapwood.errors import ConfigError
 from sapwood.kernels.native import _native
 from sapwood.kernels.native.record import ProgramLimits, record_decoder
 
+__all__ = ["NO_WEIGHT_CACHE", "WeightFile", "create_native_engine"]
+
 LOGIT_ROWS_AT_ONCE = 64
 """Rows of logits that exist at a time; a step with more sampling or reporting rows computes them in blocks."""
 
 
 def create_native_engine(
-    checkpoint: StoredTensors, limits: EngineLimits, *, max_rows: int, kv_dtype: str, threads: int
+    checkpoint: StoredTensors,
+    limits: EngineLimits,
+    *,
+    max_rows: int,
+    kv_dtype: str,
+    threads: int,
+    quantization: str = "none",
+    cache: WeightCache = NO_WEIGHT_CACHE,
 ) -> NativeEngine:
-    """An engine for steps of at most `max_rows` tokens on `threads` threads.
+    """An engine for steps of at most `max_rows` tokens on `threads` threads. What `cache` lacks is packed, and kept there.
 
     `kv_dtype` is f16 or f32. Raises ConfigError for limits that the native engine does not have, WeightsError for a checkpoint
     that it cannot pack.
@@ -36,5 +46,8 @@ def create_native_engine(
     pages = limits.num_pages * (limits.page_size // _native.PAGE_TOKENS)
     kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, pages, kv_dtype)
     sizes = ProgramLimits(limits.num_slots, limits.max_len, max_rows, LOGIT_ROWS_AT_ONCE)
-    recorded = record_decoder(config, NativeWeights(checkpoint, pool, limits.max_len), pool, kv, sizes)
+    weights = NativeWeights(checkpoint, pool, limits.max_len, cache.load(pool), quantization)
+    recorded = record_decoder(config, weights, pool, kv, sizes)
+    if weights.num_new:
+        cache.save(weights.matrices, pool)
     return NativeEngine(limits, recorded.program, _native.ComputeStream(pool))

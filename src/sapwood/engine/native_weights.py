@@ -1,11 +1,12 @@
-"""A checkpoint's tensors as native weights: packed without loss from the blocks that the file holds.
+"""A checkpoint's tensors as native weights: packed without loss from the blocks that the file holds, or rounded when asked to.
 
 Knows tensor names only as its callers give them; does not know architectures. Invariant: a matrix is packed once however often it
-is asked for (a tied head is the embedding table), and what the file stores quantised is never widened.
+is asked for (a tied head is the embedding table), and what the file stores quantised is neither widened nor rounded again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +17,13 @@ from sapwood.core.model_config import ModelConfig, RopeConfig
 from sapwood.errors import WeightsError
 from sapwood.kernels.native import _native
 from sapwood.layers.rotary import rope_tables
+from sapwood.weights.shapes import EDGE_MATRICES
 from sapwood.weights.slicing import RawTensor
 
 RAW_FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+QUANTISED_FORMATS = {"int8": "q8_0", "int4": "q4_1"}
 
 
 class StoredTensors(Protocol):
@@ -26,6 +31,10 @@ class StoredTensors(Protocol):
 
     @property
     def config(self) -> ModelConfig: ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Elements per dimension, rows first."""
+        ...
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor in a type of torch."""
@@ -37,25 +46,38 @@ class StoredTensors(Protocol):
 
 
 class NativeWeights:
-    """Reads from one checkpoint, packs with the compute threads."""
+    """Reads from one checkpoint, packs with the compute threads what `packed` does not hold already.
 
-    def __init__(self, checkpoint: StoredTensors, pool: _native.ThreadPool, max_len: int) -> None:
+    `quantization` is none, int8 or int4: to what matrices are rounded that the file stores unquantised.
+    """
+
+    def __init__(
+        self,
+        checkpoint: StoredTensors,
+        pool: _native.ThreadPool,
+        max_len: int,
+        packed: Mapping[str, _native.Weight],
+        quantization: str = "none",
+    ) -> None:
         self._checkpoint = checkpoint
         self._pool = pool
         self._max_len = max_len
         self._ropes: dict[RopeConfig, _native.Rope] = {}
-        self._matrices: dict[str, _native.Weight] = {}
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of everything packed so far."""
-        return sum(weight.size_bytes for weight in self._matrices.values())
+        self._packed = packed
+        self._quantization = quantization
+        self.matrices: dict[str, _native.Weight] = {}
+        """Everything that was asked for so far."""
+        self.num_new = 0
+        """How many of them had to be packed."""
 
     def weight(self, name: str) -> _native.Weight:
         """The matrix called `name`, packed; raises WeightsError for a storage type that has no packed layout."""
-        if name not in self._matrices:
-            self._matrices[name] = self._pack(name)
-        return self._matrices[name]
+        if name not in self.matrices:
+            known = self._packed.get(name)
+            if known is None or (known.rows, known.k) != self._checkpoint.shape(name):
+                known, self.num_new = self._pack(name), self.num_new + 1
+            self.matrices[name] = known
+        return self.matrices[name]
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A one-dimensional tensor in float32."""
@@ -74,6 +96,9 @@ class NativeWeights:
             format_name, shape, data = stored.type.name.lower(), stored.shape, stored.data
         else:
             tensor = self._checkpoint.tensor(name).contiguous()
+            if self._quantization != "none":
+                bits = "int8" if name in EDGE_MATRICES else self._quantization
+                return _native.Weight.quantise(self._pool, QUANTISED_FORMATS[bits], tensor.float().numpy())
             format_name, shape = RAW_FORMATS[tensor.dtype], tuple(tensor.shape)
             data = tensor.view(torch.uint8).numpy()
         try:

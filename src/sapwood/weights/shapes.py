@@ -13,6 +13,9 @@ from sapwood.errors import WeightsError
 
 Shape = tuple[int, ...]
 
+EDGE_MATRICES = ("model.embed_tokens.weight", "lm_head.weight")
+"""The first and the last matrix, in which errors of rounding show most."""
+
 
 def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Canonical name -> shape of every tensor of the model, in the order of computation."""

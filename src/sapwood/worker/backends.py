@@ -7,9 +7,10 @@ says why it cannot; an automatic fallback says why once.
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,15 +18,19 @@ import torch
 from sapwood.config.sections import EngineSection
 from sapwood.core.model_config import ModelConfig
 from sapwood.core.plan import EngineLimits, TieredEngine
+from sapwood.core.units import div_ceil
 from sapwood.device import Device
 from sapwood.distributed.group import Group
 from sapwood.engine.lifecycle import EngineOptions, build_engine, load_model, resolve_dtype
 from sapwood.engine.memory import Footprint, MemoryPlan
 from sapwood.errors import ConfigError
 from sapwood.observability.progress import ProgressCallback
+from sapwood.weights.catalog import cache_folder
 from sapwood.weights.checkpoint import Checkpoint
+from sapwood.weights.dummy import DummyCheckpoint
+from sapwood.weights.shapes import EDGE_MATRICES
 from sapwood.weights.slicing import RawTensor
-from sapwood.worker.tiers import count_host_pages
+from sapwood.worker.tiers import count_host_pages, model_identity
 
 NATIVE_PAGE = 16
 """Tokens in one page of the native KV layout; the scheduler's pages must be made of whole ones."""
@@ -91,8 +96,17 @@ class NativeBackend:
     name: str = "native"
 
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
+        """Raises ConfigError where weights that are quantised already shall be quantised."""
+        if self.section.quantization != "none" and checkpoint.file is not None:
+            why = f"{checkpoint.file.name} is a GGUF file, which stays as it is quantised"
+            raise ConfigError(f"--quantization {self.section.quantization}: {why}; leave it out", param="quantization")
         kv_bytes = 2 if NATIVE_KV[self.section.kv_cache_dtype] == "f16" else 4
-        return Footprint(checkpoint.nbytes, 4, kv_bytes)
+        return Footprint(self._weight_bytes(checkpoint), 4, kv_bytes)
+
+    def _weight_bytes(self, checkpoint: Checkpoint) -> int:
+        if self.section.quantization == "none":
+            return checkpoint.nbytes
+        return sum(_quantised_bytes(name, checkpoint.shape(name), self.section.quantization) for name in checkpoint.names())
 
     def build(self, checkpoint: Checkpoint, plan: MemoryPlan, progress: ProgressCallback) -> TieredEngine:
         limits = EngineLimits(
@@ -110,8 +124,16 @@ class NativeBackend:
             max_rows=max(chunk, plan.max_running_requests) + plan.max_running_requests + plan.page_size,
             kv_dtype=NATIVE_KV[self.section.kv_cache_dtype],
             threads=self.section.cpu_threads,
+            quantization=self.section.quantization,
+            cache=self._weight_cache(checkpoint),
         )
         return engine
+
+    def _weight_cache(self, checkpoint: Checkpoint) -> Any:
+        """A `native_cache.WeightCache`. Random weights are not worth keeping: the next start draws others."""
+        if not self.section.weight_cache or isinstance(checkpoint, DummyCheckpoint):
+            return self.module.NO_WEIGHT_CACHE
+        return self.module.WeightFile(cache_folder() / "packed", f"{model_identity(checkpoint)} {self.section.quantization}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +147,11 @@ class CountedCheckpoint:
     @property
     def config(self) -> ModelConfig:
         return self.checkpoint.config
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The checkpoint's; asked for when a tensor is found packed already."""
+        self._count(name)
+        return self.checkpoint.shape(name)
 
     def tensor(self, name: str, rows: slice | None = None, cols: slice | None = None) -> torch.Tensor:
         """The checkpoint's tensor."""
@@ -141,13 +168,27 @@ class CountedCheckpoint:
         self.progress("load weights", len(self.seen), len(self.checkpoint.names()))
 
 
+def _quantised_bytes(name: str, shape: tuple[int, ...], quantization: str) -> int:
+    """Blocks of 32 weights take 34 bytes at 8 bits, 20 at 4; vectors stay float32."""
+    if len(shape) != 2:
+        return 4 * math.prod(shape)
+    block_bytes = 34 if quantization == "int8" or name in EDGE_MATRICES else 20
+    return shape[0] * div_ceil(shape[1], 32) * block_bytes
+
+
 def choose_backend(section: EngineSection, device: Device, group: Group, max_step_tokens: int) -> tuple[Backend, str]:
     """The backend, and why it is this one; raises ConfigError when the one that was asked for cannot run."""
     reference = TorchBackend(section, device, group)
     if section.kernel_backend == "reference":
+        if section.quantization != "none":
+            message = "needs native kernels; leave it or --kernel-backend reference out"
+            raise ConfigError(f"--quantization {section.quantization} {message}", param="quantization")
         return reference, "--kernel-backend"
     module = _native_module()
     obstacle = _obstacle(section, device, group, module)
+    if section.quantization != "none" and (obstacle or module is None):
+        needs = f"--quantization {section.quantization} needs native kernels"
+        raise ConfigError(f"{needs}, which cannot run: {obstacle}", param="quantization")
     if module is not None and not obstacle:
         return NativeBackend(section, module, max_step_tokens), f"compiled; runs on {module._native.isa()}"
     if section.kernel_backend == "native":

@@ -120,3 +120,15 @@ def test_floats_are_quantised_at_load(pool, name, k):
     if k % 32 == 0:  # no worse than the gguf package's own rounding
         theirs = gguf.quants.dequantize(gguf.quants.quantize(values, FORMATS[name]), FORMATS[name])
         assert np.mean((close - values) ** 2) <= 1.02 * np.mean((theirs - values) ** 2)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_byte_counts_that_lie_are_refused_before_a_byte_is_read(pool, name):
+    raw = random_raw(name, 4, 256, seed=7).reshape(-1)
+    size = len(raw)
+    for part in (raw[:0], raw[: size // 2], raw[: size - 1], np.concatenate([raw, raw])):
+        with pytest.raises(native.NativeError, match="takes"):
+            native.Weight.pack(pool, name, part, 4, 256)
+    for rows, k in [(5, 256), (4, 512), (0, 256), (-4, 256), (4, 0), (4, -256), (2**31, 256), (2**30, 2**30), (2**62, 2**62)]:
+        with pytest.raises(native.NativeError):
+            native.Weight.pack(pool, name, raw, rows, k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -78,3 +79,29 @@ def test_without_the_module_the_reference_runs_and_says_what_is_missing(monkeypa
 def test_the_reference_can_be_asked_for() -> None:
     backend, reason = choose_backend(section(kernel_backend="reference"), CPU, SoloGroup(), 1024)
     assert (backend.name, reason) == ("reference", "--kernel-backend")
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("options", [{"kernel_backend": "reference"}, {"page_size": 8}])
+def test_the_reference_does_not_quantise(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="--quantization int8 needs native kernels"):
+        choose_backend(section(quantization="int8", **options), CPU, SoloGroup(), 1024)
+
+
+@pytest.mark.usefixtures("built")
+def test_quantised_files_are_not_quantised_again() -> None:
+    backend, _ = choose_backend(section(quantization="int4"), CPU, SoloGroup(), 1024)
+    gguf = SimpleNamespace(file=Path("model.gguf"))
+    with pytest.raises(ConfigError, match=r"model\.gguf is a GGUF file"):
+        backend.footprint(gguf)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("built")
+def test_the_memory_plan_knows_what_quantised_weights_take() -> None:
+    shapes = {"model.embed_tokens.weight": (10, 64), "model.layers.0.mlp.up_proj.weight": (10, 33), "model.norm.weight": (64,)}
+    stored = SimpleNamespace(file=None, nbytes=9999, names=lambda: list(shapes), shape=shapes.__getitem__)
+    taken = {}
+    for kind in ("none", "int8", "int4"):
+        backend, _ = choose_backend(section(quantization=kind), CPU, SoloGroup(), 1024)
+        taken[kind] = backend.footprint(stored).weight_bytes  # type: ignore[arg-type]
+    assert taken == {"none": 9999, "int8": 680 + 680 + 256, "int4": 680 + 400 + 256}

@@ -12,6 +12,8 @@ PAGE_TOKENS: int = 16
 
 CHUNK_TOKENS: int = 128
 
+PACKED_VERSION: int = 1
+
 def isa() -> str:
     """Name of the instruction set whose kernels run."""
 
@@ -39,6 +41,19 @@ class Weight:
         """
         Quantises float32 [rows, k] to q8_0 or q4_1 and packs it; k need not be a multiple of 32.
         """
+
+    @staticmethod
+    def from_packed(pool: ThreadPool, format: str, packed: NDArray[numpy.uint8], rows: int, k: int) -> Weight:
+        """
+        A copy of the bytes that `packed` of an equal weight gave. ValueError where the size does not fit.
+        """
+
+    @property
+    def packed(self) -> NDArray[numpy.uint8]:
+        """The packed bytes, a view; their layout is PACKED_VERSION."""
+
+    def checksum(self, pool: ThreadPool) -> int:
+        """64 bits over the packed bytes, against accidents."""
 
     @property
     def rows(self) -> int: ...
