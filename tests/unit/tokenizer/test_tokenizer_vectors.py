@@ -82,7 +82,8 @@ def test_agrees_with_sentencepiece_itself(name: str) -> None:
     @given(text=st.text(alphabet="aeinorst \n=-.<>/é日🦙01", min_size=1, max_size=60) | st.text(min_size=1, max_size=30))
     @settings(max_examples=200, deadline=None)
     def check(text: str) -> None:
-        text = text.replace("\x00", "").replace("\u2581", "") or "x"
+        # Phi-3's file makes </s> a token that users may write; the library is given no such tokens.
+        text = text.replace("\x00", "").replace("\u2581", "").replace("</s>", "") or "x"
         assert tokenizer.encode(text, add_special=False, parse_special=False) == oracle.encode(text), text
 
     check()
