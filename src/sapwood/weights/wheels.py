@@ -6,6 +6,7 @@ written outside the folder that the caller gives, and never more bytes than the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -111,12 +112,12 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, report: Report) -> No
 
 
 def _tree_bytes(folder: Path) -> int:
+    """Bytes below `folder`, where pip moves and removes files and whole folders meanwhile (os.walk passes over what is gone)."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # pip has moved it meanwhile
-            continue
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(place, name)).st_size
     return total
 
 
