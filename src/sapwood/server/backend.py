@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sapwood.messages.types import Forget, ToWorker, Watch
 from sapwood.tokenizer.chat import ChatOptions
 from sapwood.tokenizer.fim import FimTokens
+from sapwood.tokenizer.frame import PromptFrame
 
 Pieces = list[tuple[str, bool]]
 """One prompt as runs of (text, whether control tokens in it are parsed)."""
@@ -77,7 +78,8 @@ class ServedModel:
 
     `sampling_defaults` (the checkpoint's generation config, by `SamplingParams` names) hold for the OpenAI routes; `facts` are
     shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`. `fim` is there when
-    the model can fill in the middle. `format` and `num_bytes` are those of its files, where it has any.
+    the model can fill in the middle; `frame` surrounds prompts and pairs of texts. `format` and `num_bytes` are those of its
+    files, where it has any.
     """
 
     name: str
@@ -89,6 +91,7 @@ class ServedModel:
     facts: tuple[tuple[str, Any], ...] = ()
     tokenizer_facts: tuple[tuple[str, Any], ...] = ()
     fim: FimTokens | None = None
+    frame: PromptFrame = PromptFrame()
     format: str = ""
     num_bytes: int = 0
 
