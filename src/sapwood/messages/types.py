@@ -184,6 +184,10 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     stored_pages_total: int = 0
     cached_host_tokens_total: int = 0
     cached_storage_tokens_total: int = 0
+    num_window_pages: int = 0
+    num_free_window_pages: int = 0
+    num_evictable_window_pages: int = 0
+    evicted_window_pages_total: int = 0
 
 
 class StepEvents(msgspec.Struct, frozen=True, tag=True):
