@@ -13,6 +13,8 @@ from fastapi import APIRouter, Request, Response
 
 from sapwood.core.pooling import Task
 from sapwood.errors import InvalidRequest
+from sapwood.parsing.formats import NONE
+from sapwood.server.backend import ServedModel
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
 from sapwood.server.ollama.call import check_model
@@ -55,7 +57,7 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
                     "general.context_length": context.frontend.limits.context_len,
                     "general.vocab_size": context.frontend.limits.vocab_size,
                 },
-                "capabilities": _capabilities(context),
+                "capabilities": _capabilities(model, context.frontend.limits.task),
                 "modified_at": since,
             }
         )
@@ -70,10 +72,11 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
     return router
 
 
-def _capabilities(context: ServerContext) -> list[str]:
-    if context.frontend.limits.task is not Task.GENERATE:
+def _capabilities(model: ServedModel, task: Task) -> list[str]:
+    if task is not Task.GENERATE:
         return ["embedding"]
-    return ["completion", "insert"] if context.model.fim else ["completion"]
+    can = {"insert": model.fim is not None, "tools": model.reads_tools, "thinking": model.output.reasoning_format != NONE}
+    return ["completion", *(name for name, is_so in can.items() if is_so)]
 
 
 def _card(context: ServerContext) -> dict[str, Any]:
