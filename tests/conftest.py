@@ -20,6 +20,9 @@ if not os.environ.get("SAPWOOD_LONG_TESTS"):
 
 # The finder of an editable installation comes before every path; one of another checkout would answer for this one. In processes
 # that tests start, an empty module takes the place of the one that puts the finder there.
+for name in [name for name in sys.modules if name.split(".")[0] == "sapwood"]:
+    if not str(getattr(sys.modules[name], "__file__", SOURCES)).startswith(SOURCES):
+        del sys.modules[name]  # the pytest plugin of an installed package
 foreign = [finder for finder in sys.meta_path if SOURCES not in getattr(finder, "search_paths", [SOURCES])]
 if foreign:
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in foreign]

@@ -17,6 +17,8 @@ TOO_MANY_PARAMETERS: dict[str, str] = {}
 # "module -> imported" for imports inside functions: only optional dependencies and lazy names.
 LOCAL_IMPORTS: dict[str, str] = {
     "sapwood.kvcache.storage_redis -> redis": "an optional dependency",
+    "sapwood.testing.plugin -> sapwood.testing.scripted_server": "pytest loads the plugin in every run, used or not",
+    "sapwood.testing.plugin -> sapwood.testing.server_process": "likewise",
 }
 
 # "module:function" of handlers that catch everything and do not raise: each turns the error into a reported failure.

@@ -26,7 +26,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("llm",),
     ("sapwood",),
     ("simulate",),
-    ("bench",),
+    ("bench", "testing"),
     ("cli",),
 )
 RANK = {area: rank for rank, row in enumerate(ROWS) for area in row}
@@ -38,7 +38,7 @@ TORCH_FREE = (
     "weights.catalog", "kvcache.pages", "kvcache.prefix", "kvcache.radix", "kvcache.chunk", "kvcache.hashed", "kvcache.policy",
     "kvcache.audit", "kvcache.hierarchical", "kvcache.tiers", "kvcache.storage", "kvcache.storage_file",
     "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.version",
-    "cli.replay", "cli.simulate", "cli.bench", "cli.bench_serve", "bench.serve", "simulate",
+    "cli.replay", "cli.simulate", "cli.bench", "cli.bench_serve", "bench.serve", "simulate", "testing",
 )  # fmt: skip
 
 

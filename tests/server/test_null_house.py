@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,6 +23,8 @@ from sapwood.server.backend import Pieces
 from sapwood.server.limits import ServingLimits
 from sapwood.tokenizer.byte_vocabulary import byte_tokenizer
 from sapwood.worker.core import WorkerCore
+from sapwood.worker.overhaul import ChangeableEngine, Recipe
+from sapwood.worker.step_trace import StepTrace
 
 CONTEXT_LEN = 512
 
@@ -29,14 +32,16 @@ CONTEXT_LEN = 512
 class NullBackend:
     """A worker and a detokenizer in this process, one turn of the loop at a time."""
 
-    def __init__(self, overlap: bool = True) -> None:
+    def __init__(self, overlap: bool = True, profiles: Path | None = None) -> None:
         self.epoch = 1
         self.alive = True
         self.tokenizer = byte_tokenizer()
         self.detokenizer = Detokenizer(self.tokenizer)
         limits = null_limits(num_slots=32, max_len=CONTEXT_LEN, num_pages=256, page_size=16)
         self.scheduler = Scheduler(limits, SchedulerOptions(step_token_budget=128))
-        self.core = WorkerCore(self.scheduler, NullEngine(limits), overlap)
+        recipe = Recipe("null", lambda path: None, lambda path: NullEngine(limits))
+        engine = ChangeableEngine(NullEngine(limits), recipe, StepTrace(profiles or Path("nowhere")))
+        self.core = WorkerCore(self.scheduler, engine, overlap, steward=engine)
         self.inbox: list[ToWorker] = []
         self.deliver: Callable[[Any], None] = lambda message: None
 
@@ -55,7 +60,7 @@ class NullBackend:
     async def pump(self) -> None:
         while True:
             await asyncio.sleep(0 if self.core.has_work else 0.001)
-            if self.inbox or self.core.has_work:
+            if self.inbox or not self.scheduler.may_rest:
                 messages, self.inbox = self.inbox, []
                 news = self.core.step(messages)
                 for answer in news.answers:
@@ -64,9 +69,9 @@ class NullBackend:
                     self.deliver(self.detokenizer.process(StepEvents(self.epoch, news.events, self.scheduler.stats())))
 
 
-def null_house(overlap: bool = True) -> House:
-    backend = NullBackend(overlap)
-    house = make_house(backend, max_queued_requests=1000)  # type: ignore[arg-type]
+def null_house(overlap: bool = True, profiles: Path | None = None, **settings: Any) -> House:
+    backend = NullBackend(overlap, profiles)
+    house = make_house(backend, max_queued_requests=1000, **settings)  # type: ignore[arg-type]
     house.frontend.start_serving(ServingLimits(CONTEXT_LEN, 4096, VOCAB_SIZE, 1000))
     return house
 

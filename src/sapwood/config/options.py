@@ -164,6 +164,8 @@ OPTIONS: tuple[Option, ...] = (
            help="Key that every route but health asks for."),
     Option("admin_api_key", "server", "str", None, check=not_blank, automatic="the API key", secret=True,
            help="Key that admin routes ask for instead."),
+    Option("weight_update_folder", "server", "str", None, check=not_blank, automatic="updates are refused",
+           help="Folder whose models `/update_weights_from_disk` may load."),
     Option("enable_metrics", "server", "bool", False, help="Serve Prometheus metrics at /metrics."),
     Option("kv_events_config", "server", "str", None, check=not_blank, automatic="no feed",
            help="ZeroMQ feed of what enters and leaves the prefix cache, as JSON: `endpoint` (tcp://*:5557), `topic`."),

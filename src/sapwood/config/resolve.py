@@ -221,6 +221,7 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         log_level=pick.get("log_level"),
         tool_call_parser=pick.get("tool_call_parser"),
         reasoning_parser=pick.get("reasoning_parser"),
+        weight_update_folder=pick.get("weight_update_folder"),
     )
 
 

@@ -118,6 +118,7 @@ class ServerSection:
     log_level: str
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
+    weight_update_folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@
 the replica: whoever sees an older one drops the message and counts it. Ids travel as int32 little-endian bytes.
 
     server ─▶ tokenizer     Tokenize                      tokenizer ─▶ server     Tokenized
-    server ─▶ worker        Submit Abort Stop Flush Unpin Ask   worker ─▶ detokenizer   StepEvents (the server, when in-process)
+    server ─▶ worker        Submit Abort Stop Flush Unpin Ask … worker ─▶ detokenizer   StepEvents (the server, when in-process)
     server ─▶ detokenizer   Watch Forget                  detokenizer ─▶ server   StepTexts; everything else is passed on
     all    ─▶ server        Ready Answer
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -109,6 +109,39 @@ class AskTimeline(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Plan no more steps; with `retract`, running requests give slots and pages back and wait. Answered when nothing is in
+    flight any more."""
+
+    ask: int
+    retract: bool = False
+
+
+class Continue(msgspec.Struct, frozen=True, tag=True):
+    """Plan steps again."""
+
+    ask: int
+
+
+class Overhaul(msgspec.Struct, frozen=True, tag=True):
+    """While paused and after a retraction: load the weights at `path`, release the engine's memory, or restore it (`action`).
+
+    The prefix cache is emptied: what it holds was computed by the weights before. Answered when it is done.
+    """
+
+    ask: int
+    action: Literal["load", "release", "restore"]
+    path: str = ""
+
+
+class Profile(msgspec.Struct, frozen=True, tag=True):
+    """Record the next `num_steps` steps (0: until told to stop), or stop (`is_on` false) and write what was recorded."""
+
+    ask: int
+    is_on: bool
+    num_steps: int = 0
+
+
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Finish what runs and waits, then exit. A worker takes up to `save_s` to bring to storage what only memory holds; it may be
     told again, to shorten that."""
@@ -116,7 +149,9 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     save_s: float = 0.0
 
 
-ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | AskTimeline | Drain
+Order = Overhaul | Profile
+"""What the scheduler passes on to whoever holds the engine."""
+ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | AskTimeline | Pause | Continue | Overhaul | Profile | Drain
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):

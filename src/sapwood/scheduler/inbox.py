@@ -16,9 +16,14 @@ from sapwood.messages.types import (
     Answer,
     Ask,
     AskTimeline,
+    Continue,
     Drain,
     Finish,
     Flush,
+    Order,
+    Overhaul,
+    Pause,
+    Profile,
     Stop,
     Submit,
     TokenEvent,
@@ -27,6 +32,7 @@ from sapwood.messages.types import (
 )
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.deadlines import Deadlines
+from sapwood.scheduler.gate import Gate
 from sapwood.scheduler.intake import make_request
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.results import LENGTH, error_finish, make_event
@@ -37,13 +43,20 @@ class Inbox:
     """Applies messages to the roster."""
 
     def __init__(
-        self, limits: EngineLimits, options: SchedulerOptions, roster: Roster, custody: Custody, deadlines: Deadlines
+        self,
+        limits: EngineLimits,
+        options: SchedulerOptions,
+        roster: Roster,
+        custody: Custody,
+        deadlines: Deadlines,
+        gate: Gate,
     ) -> None:
         self._limits = limits
         self._options = options
         self._roster = roster
         self._custody = custody
         self._deadlines = deadlines
+        self._gate = gate
         self._tombstones: dict[int, str] = {}
         self._epoch = 0
         self._num_arrivals = 0
@@ -65,6 +78,12 @@ class Inbox:
                 self._stop(message)
             case Flush():
                 answers.append(self._flush(message))
+            case Pause():
+                self._pause(message)
+            case Continue():
+                answers.append(self._gate.open(message))
+            case Overhaul() | Profile():
+                answers += self._order(message)
             case Unpin():
                 self._custody.pins.drop(message.names)
             case Ask() | AskTimeline():
@@ -134,6 +153,21 @@ class Inbox:
             self.num_stale += 1
             return
         self._roster.end(request, RequestState.FINISHED, request.num_prompt + max(stop.num_tokens, 0))
+
+    def _pause(self, pause: Pause) -> None:
+        self._gate.close(pause)
+        for resident in list(self._roster.running) if pause.retract else ():
+            self._roster.retract(resident)
+
+    def _order(self, order: Order) -> list[Answer]:
+        is_empty = not (self._roster.running or self._roster.leaving)
+        refusal = self._gate.order(order, is_empty)
+        if refusal is not None:
+            return [refusal]
+        if isinstance(order, Overhaul):
+            self._custody.pins.clear()
+            self._custody.index.clear()
+        return []
 
     def _flush(self, flush: Flush) -> Answer:
         num_live = len(self._roster.live)

@@ -15,11 +15,12 @@ from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.request import RequestState
 from sapwood.core.transfer import TransferOrder
 from sapwood.kvcache.events import CacheEvent
-from sapwood.messages.types import Answer, Ask, AskTimeline, StepInputs, StepStats, TokenEvent
+from sapwood.messages.types import Answer, Ask, AskTimeline, Order, StepInputs, StepStats, TokenEvent
 from sapwood.scheduler.budget import make_budget
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.decode import Decoder
+from sapwood.scheduler.gate import Gate, is_engine_order
 from sapwood.scheduler.inbox import Inbox
 from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.options import SchedulerOptions
@@ -36,13 +37,15 @@ from sapwood.scheduler.timeline import NullTimelines, Timelines
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a decision says: the step to launch (None: nothing can be launched now), news of requests, replies to questions,
-    orders for the cache's storage, and what routers should know of the cache."""
+    orders for the cache's storage, what routers should know of the cache, and orders for the engine, to be carried out before
+    anything else is launched."""
 
     plan: StepPlan | None
     events: list[TokenEvent]
     answers: list[Answer]
     transfers: list[TransferOrder] = field(default_factory=list)
     cache_events: list[CacheEvent] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Scheduler:
         self._reservation = Reservation(options, limits.page_size)
         self._budget = make_budget(options, limits.page_size)
         self._deadlines = Deadlines(options)
-        self._inbox = Inbox(limits, options, self._roster, self._custody, self._deadlines)
+        self._gate = Gate()
+        self._inbox = Inbox(limits, options, self._roster, self._custody, self._deadlines, self._gate)
         self._preemptor = Preemptor(self._roster, self._reservation, options)
         self._prefiller = Prefiller(self._custody, self._roster, self._reservation, self._preemptor, options, self._progress)
         self._decoder = Decoder(self._custody, self._roster, self._reservation)
@@ -95,8 +99,11 @@ class Scheduler:
         self._roster.settle(self._progress.confirmed_step)
         if not self._roster.live:
             self._reservation.on_idle()
-        plan = self._plan()
-        return StepOutcome(plan, events, answers, self._custody.tiers.storage.take_orders(), self._custody.events.take())
+        orders = self._gate.take_orders()
+        plan = None if is_engine_order(orders) else self._plan()
+        answers += self._gate.answers(is_quiet=not self._in_flight)
+        transfers, cache_events = self._custody.tiers.storage.take_orders(), self._custody.events.take()
+        return StepOutcome(plan, events, answers, transfers, cache_events, orders)
 
     def _expire(self, events: list[TokenEvent]) -> None:
         for request, error in self._deadlines.expired(self._progress.now_s, self._roster.live):
@@ -137,13 +144,8 @@ class Scheduler:
         builder = PlanBuilder(self._progress.num_steps + 1, self._limits)
         self._custody.repoint(builder)
         self._custody.settle(self._progress.confirmed_step)
-        if self._options.mode == "mixed":
-            self._decoder.fill(builder, self._progress.confirmed_step)
-            self._prefiller.fill(builder, self._budget.open(builder.rows))
-        else:
-            self._prefiller.fill(builder, self._budget.open(()))
-            if not builder.rows:
-                self._decoder.fill(builder, self._progress.confirmed_step)
+        if not self._gate.is_closed:
+            self._fill(builder)
         is_last = self._inbox.is_draining and not self._roster.live and not self._roster.leaving
         self._custody.move(builder, self._inbox.leave_by_s if is_last else None)
         if builder.is_empty:
@@ -154,11 +156,26 @@ class Scheduler:
         self._progress.num_computed_tokens += plan.num_tokens
         return plan
 
+    def _fill(self, builder: PlanBuilder) -> None:
+        """The rows of a step."""
+        if self._options.mode == "mixed":
+            self._decoder.fill(builder, self._progress.confirmed_step)
+            self._prefiller.fill(builder, self._budget.open(builder.rows))
+            return
+        self._prefiller.fill(builder, self._budget.open(()))
+        if not builder.rows:
+            self._decoder.fill(builder, self._progress.confirmed_step)
+
     # ------------------------------------------------------------------------------------------------- questions
     @property
     def has_work(self) -> bool:
         """Whether a request is unfinished, a launched step unconfirmed, or (draining) the cache on its way to storage."""
         return bool(self._roster.live or self._roster.leaving or self._in_flight or self._custody.tiers.is_leaving)
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether nothing gets on without a message: there is no work, or the replica is paused."""
+        return not self.has_work or (self._gate.is_closed and not self._in_flight)
 
     @property
     def idle(self) -> bool:

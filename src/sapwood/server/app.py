@@ -19,9 +19,11 @@ from sapwood.server.failures import MethodNotAllowed, RouteNotFound, error_respo
 from sapwood.server.health import health_routes
 from sapwood.server.metrics import metrics_routes
 from sapwood.server.native.admin import admin_routes
+from sapwood.server.native.control import control_routes
 from sapwood.server.native.encode import encode_routes
 from sapwood.server.native.generate import generate_routes
 from sapwood.server.native.info import info_routes
+from sapwood.server.native.loads import load_routes
 from sapwood.server.native.score import score_routes
 from sapwood.server.native.sessions import session_routes
 from sapwood.server.native.tokenize import tokenize_routes
@@ -52,6 +54,7 @@ FAMILIES = (
     embedding_routes,
     encode_routes,
     score_routes,
+    control_routes,
 )
 
 
@@ -62,6 +65,7 @@ def create_app(context: ServerContext) -> FastAPI:
     for make_routes in FAMILIES:
         app.include_router(make_routes(context))
     app.include_router(info_routes(context, version))
+    app.include_router(load_routes(context, version))
     app.include_router(ollama_model_routes(context, version))
     app.include_router(page_routes())
     if context.settings.enable_metrics:

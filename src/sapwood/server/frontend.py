@@ -46,6 +46,7 @@ from sapwood.server.recent import RecentRids
 from sapwood.server.record import Reception, RecordState, RequestRecord, Timings
 from sapwood.server.requests import GenerateRequest, PromptRequest, resolve
 from sapwood.server.sessions import Sessions
+from sapwood.server.steering import Steering
 from sapwood.server.stream import Stream
 
 CONTEXT_IDS = 16
@@ -91,6 +92,7 @@ class Frontend:
         self._rids: set[str] = set()
         self._recent = RecentRids(num_recent)
         self._questions = Questions(backend.send)
+        self.steering = Steering(self._questions)
         self._unsent: deque[ToWorker] = deque()
         self.sessions = Sessions(clock, lambda names: self._send_surely(Unpin(names)), self.abort_one)
         self._idle = asyncio.Event()

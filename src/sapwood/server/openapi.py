@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from sapwood.server.anthropic.schema import AnswerFields, PromptFields
+from sapwood.server.native.control import MemoryFields, PauseFields, ProfileFields, UpdateWeightsFields
 from sapwood.server.native.encode import EncodeFields
 from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields
 from sapwood.server.native.score import RankingFields, RerankFields, ScoreFields
@@ -27,6 +28,11 @@ from sapwood.server.openai.schema import SamplingFields as OpenAISamplingFields
 BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/generate": (GenerateFields,),
     "/abort_request": (AbortFields,),
+    "/pause_generation": (PauseFields,),
+    "/update_weights_from_disk": (UpdateWeightsFields,),
+    "/release_memory_occupation": (MemoryFields,),
+    "/resume_memory_occupation": (MemoryFields,),
+    "/start_profile": (ProfileFields,),
     "/tokenize": (TokenizeFields,),
     "/detokenize": (DetokenizeFields,),
     "/v1/chat/completions": (ChatFields, CallFields, OpenAISamplingFields),

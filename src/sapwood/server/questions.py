@@ -7,12 +7,13 @@ deadline or when the worker is gone; an answer that nobody waits for any more is
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from sapwood.errors import Unavailable
-from sapwood.messages.types import Answer, Ask, AskTimeline, Flush
+from sapwood.messages.types import Answer, Ask, AskTimeline, Continue, Flush, Overhaul, Pause, Profile
 
-Question = Ask | AskTimeline | Flush
+Question = Ask | AskTimeline | Flush | Pause | Continue | Overhaul | Profile
 
 
 class Questions:
@@ -21,6 +22,7 @@ class Questions:
     def __init__(self, send: Callable[[Question], None]) -> None:
         self._send = send
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._numbers = itertools.count(-1, -1)  # the registry counts upwards
 
     async def ask(self, question: Question, timeout_s: float | None) -> Answer:
         """Send `question` and wait for its answer; for ever if `timeout_s` is None."""
@@ -34,6 +36,10 @@ class Questions:
             raise Unavailable(f"the worker did not answer within {timeout_s:.0f} s; try again", retry_after_s=1.0) from None
         finally:
             del self._waiting[question.ask]
+
+    async def order(self, make: Callable[[int], Question], timeout_s: float | None) -> Answer:
+        """`ask` what `make` makes of a number that no other question has."""
+        return await self.ask(make(next(self._numbers)), timeout_s)
 
     def take(self, answer: Answer) -> None:
         """An answer arrived."""

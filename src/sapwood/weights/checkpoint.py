@@ -6,6 +6,7 @@ that opens holds every tensor that its configuration asks for, in the right shap
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,6 +101,15 @@ def check_complete(checkpoint: Checkpoint, source: str) -> None:
             raise WeightsError(
                 f"{source}: {name} has the shape {found}, but its configuration asks for {shape}; download it again"
             )
+
+
+def check_same_model(running: ModelConfig, other: ModelConfig, source: str) -> None:
+    """Raises WeightsError unless weights of `other` can take the place of those of `running`; stored types may differ."""
+    for field in dataclasses.fields(ModelConfig):
+        ours, theirs = getattr(running, field.name), getattr(other, field.name)
+        if field.name != "torch_dtype" and ours != theirs:
+            what = f"its {field.name} is {theirs!r:.80}, and {ours!r:.80} in the model that runs"
+            raise WeightsError(f"{source} is another model: {what}; start another server for it")
 
 
 def _gguf_file(path: Path) -> Path | None:

@@ -76,6 +76,13 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
     )
 
 
+def check_same_encoder(running: EncoderConfig, path: str) -> None:
+    """Raises WeightsError unless the encoder at `path` can take the place of `running`."""
+    if read_encoder_config(Path(path)) != running:
+        raise WeightsError(f"{path} is another model than the one that runs; start another server for it")
+    open_encoder(Path(path))
+
+
 def read_pooling(folder: Path) -> PoolingKind | None:
     """What sentence-transformers wrote down about pooling in `folder`; None where it wrote nothing."""
     for path in sorted(folder.glob("*_Pooling/config.json")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,25 @@ import numpy as np
 import torch
 
 from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
-from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, as_ids, no_copies
+from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, TieredEngine, as_ids, no_copies
 from sapwood.core.pooling import PoolingKind, Task
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.device import Device, create_device
 from sapwood.distributed.group import Group
+from sapwood.engine.encoder import EncoderEngine
 from sapwood.engine.memory import Footprint, MemoryFacts, MemoryOptions, MemoryPlan, format_table, plan_memory
 from sapwood.engine.null import NullEngine, NullOptions
 from sapwood.engine.null_model import VECTOR_SIZE, null_limits
+from sapwood.errors import InvalidRequest
 from sapwood.scheduler.options import SchedulerOptions, scheduler_options
 from sapwood.scheduler.scheduler import Scheduler
-from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
-from sapwood.weights.encoder import is_encoder
-from sapwood.worker.backends import choose_backend
+from sapwood.weights.catalog import cache_folder
+from sapwood.weights.checkpoint import Checkpoint, check_same_model, open_checkpoint
+from sapwood.weights.encoder import check_same_encoder, is_encoder, read_encoder_config
+from sapwood.worker.backends import Backend, choose_backend
+from sapwood.worker.overhaul import ChangeableEngine, Recipe
 from sapwood.worker.pooled import PooledModel, build_encoder, pooled_decoder, warm_up_encoder
+from sapwood.worker.step_trace import StepTrace
 from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
 from sapwood.worker.transfers import NoTransfers, Transfers
 
@@ -46,7 +52,7 @@ class BuiltWorker:
     """A rank that can run, and what is worth telling about it."""
 
     scheduler: Scheduler
-    engine: Engine
+    engine: ChangeableEngine
     options: SchedulerOptions
     info: dict[str, Any]
     transfers: Transfers
@@ -73,7 +79,8 @@ def build_worker(
         plan = plan_rank(checkpoint, backend.footprint(checkpoint), (model, engine, scheduler), device, group)
         if group.rank == 0:
             logger.info("kernels %s (%s)\n%s", backend.name, reason, format_table(plan))
-        built = backend.build(checkpoint, plan, progress)
+        first = backend.build(checkpoint, plan, progress)
+        built = ChangeableEngine(first, _recipe(model, engine, backend, plan, checkpoint), StepTrace(profile_folder()))
         identity = fingerprint(model_identity(checkpoint), backend.arithmetic)
     finally:
         checkpoint.close()
@@ -87,6 +94,41 @@ def build_worker(
     if pooled is not None:
         info, options = info | pooled.info, pooled.adjust(options)
     return BuiltWorker(Scheduler(built.limits, options), built, options, info, transfers)
+
+
+def _recipe(model: ModelOptions, engine: EngineSection, backend: Backend, plan: MemoryPlan, checkpoint: Checkpoint) -> Recipe:
+    """How the engine is built again, with the first one's division of memory; other weights must have the first ones' shapes."""
+    config, path = checkpoint.config, str(checkpoint.file or checkpoint.folder)
+    obstacle = ""
+    if engine.tp_size > 1:
+        obstacle = "weights and memory cannot be changed on several ranks yet; leave --tp-size out"
+    if engine.cache.host_bytes != 0:
+        obstacle = "weights and memory cannot be changed with --enable-hierarchical-cache yet; leave it out"
+
+    def check(path: str) -> None:
+        opened = open_checkpoint(Path(path), model.load_format, model.random_seed)
+        opened.close()
+        check_same_model(config, opened.config, path)
+
+    def build(path: str) -> TieredEngine:
+        opened = open_checkpoint(Path(path), model.load_format, model.random_seed)
+        try:
+            built = backend.build(opened, plan, lambda task, done, total: None)
+        finally:
+            opened.close()
+        warm_up(built, lambda task, done, total: None)
+        return built
+
+    return Recipe(path, check, build, obstacle)
+
+
+def _refuse_null(path: str) -> None:
+    raise InvalidRequest("the null model has no weights to change")
+
+
+def profile_folder() -> Path:
+    """Where records of steps are written."""
+    return cache_folder() / "profiles"
 
 
 def plan_rank(
@@ -146,10 +188,12 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
     null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
     options = scheduler_options(scheduler, NULL_CHUNK_TOKENS, engine.cache)
     transfers = open_transfers(engine.cache, null, fingerprint("null"))
+    recipe = Recipe("null", _refuse_null, lambda path: NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000)))
+    changeable = ChangeableEngine(null, recipe, StepTrace(profile_folder()))
     info = _info(limits)
     if model.is_embedding:
         info |= PooledModel(Task.EMBED, PoolingKind.LAST, VECTOR_SIZE).info
-    return BuiltWorker(Scheduler(limits, options), null, options, info, transfers)
+    return BuiltWorker(Scheduler(limits, options), changeable, options, info, transfers)
 
 
 def _build_encoder(
@@ -165,7 +209,13 @@ def _build_encoder(
     warm_up_encoder(built.engine, progress)
     info = _info(built.engine.limits) | built.pooled.info | {"kernel_backend": "reference"}
     options = built.options(scheduler_options(scheduler, built.engine.limits.max_len))
-    return BuiltWorker(Scheduler(built.engine.limits, options), built.engine, options, info, NoTransfers())
+
+    def rebuild(path: str) -> EncoderEngine:
+        return build_encoder(model, engine, scheduler, Path(path), group, device).engine
+
+    recipe = Recipe(str(path), partial(check_same_encoder, read_encoder_config(path)), rebuild)
+    changeable = ChangeableEngine(built.engine, recipe, StepTrace(profile_folder()))
+    return BuiltWorker(Scheduler(built.engine.limits, options), changeable, options, info, NoTransfers())
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from sapwood.messages.types import Answer, Drain, StepInputs, TokenEvent, ToWork
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
 from sapwood.scheduler.step_log import NullStepLog, StepLog
 from sapwood.worker.loop import overlapped, plain
+from sapwood.worker.overhaul import NoSteward, Steward
 from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
 
@@ -32,6 +33,7 @@ class LocalPort:
 
     share: Callable[[StepInputs], None]
     transfers: Transfers
+    steward: Steward = field(default_factory=NoSteward)
     messages: list[ToWorker] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -48,7 +50,7 @@ class LocalPort:
 
     def publish(self, outcome: StepOutcome) -> None:
         self.events += outcome.events
-        self.answers += outcome.answers
+        self.answers += (*outcome.answers, *map(self.steward.obey, outcome.orders))
         self.transfers.submit(outcome.transfers)
 
     def take(self) -> WorkerNews:
@@ -69,10 +71,11 @@ class WorkerCore:
         share: Callable[[StepInputs], None] = lambda inputs: None,
         log: StepLog | None = None,
         transfers: Transfers | None = None,
+        steward: Steward | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.engine = engine
-        self._port = LocalPort(share, transfers or NoTransfers())
+        self._port = LocalPort(share, transfers or NoTransfers(), steward or NoSteward())
         self._log = log or NullStepLog()
         self._turns = (overlapped if overlap else plain)(scheduler, engine, self._port, self._log)
 

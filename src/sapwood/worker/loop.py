@@ -38,7 +38,7 @@ def plain(scheduler: Scheduler, engine: Engine, port: Port, log: StepLog) -> Gen
     """Decide, run, wait; one step at a time."""
     engine, results = Stopwatch(engine), list[StepResult]()
     while True:
-        inputs = port.gather(results, may_block=not results and not scheduler.has_work)
+        inputs = port.gather(results, may_block=not results and scheduler.may_rest)
         outcome = scheduler.step(inputs)
         log.add(inputs, outcome.plan)
         port.publish(outcome)
@@ -51,7 +51,7 @@ def overlapped(scheduler: Scheduler, engine: Engine, port: Port, log: StepLog) -
     engine, results = Stopwatch(engine), list[StepResult]()
     running = None
     while True:
-        may_block = not results and running is None and not scheduler.has_work
+        may_block = not results and running is None and scheduler.may_rest
         inputs = port.gather(results, may_block)
         outcome = scheduler.step(inputs)
         launched = engine.launch(outcome.plan) if outcome.plan else None

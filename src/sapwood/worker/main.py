@@ -78,10 +78,10 @@ def serve_rank(orders: WorkerOrders) -> None:
         share = share_with_ranks(ranks.control, ranks.group.size)
         cache = orders.engine.cache
         feed = ZmqFeed(context, cache.events_endpoint, cache.events_topic) if cache.events_endpoint else NoFeed()
-        outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed)
+        outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed, built.engine)
         port = ServerPort(inbox, outboxes, share, built.scheduler.stats)
     else:
-        port = FollowerPort(ranks.control)
+        port = FollowerPort(ranks.control, built.engine)
     log = open_step_log(orders.scheduler.step_log if orders.rank == 0 else None, built.engine.limits, built.options)
     server.send(Ready(orders.name, os.getpid(), built.info))
     run(built, port, orders.scheduler.overlap, log)

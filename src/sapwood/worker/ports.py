@@ -18,6 +18,7 @@ from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.types import Drain, StepEvents, StepInputs, StepStats, ToWorker
 from sapwood.scheduler.scheduler import StepOutcome
 from sapwood.worker.event_feed import EventFeed, NoFeed
+from sapwood.worker.overhaul import NoSteward, Steward
 from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
 HEARTBEAT_S = 5.0
@@ -38,13 +39,14 @@ def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInpu
 @dataclass(frozen=True, slots=True)
 class Outboxes:
     """Where rank 0 sends: `events` to the detokenizer or the server, `answers` to the server; both in this `epoch`. Orders for
-    the cache's storage go to `transfers`, news of the cache to `feed`."""
+    the cache's storage go to `transfers`, news of the cache to `feed`, orders for the engine to `steward`."""
 
     events: Sender
     answers: Sender
     epoch: int
     transfers: Transfers = NoTransfers()
     feed: EventFeed = NoFeed()
+    steward: Steward = NoSteward()
 
 
 class ServerPort:
@@ -77,7 +79,7 @@ class ServerPort:
             out.events.send(StepEvents(out.epoch, outcome.events, stats))
         out.transfers.submit(outcome.transfers)
         out.feed.publish(outcome.cache_events)
-        for answer in outcome.answers:
+        for answer in (*outcome.answers, *map(out.steward.obey, outcome.orders)):
             out.answers.send(answer)
         out.events.flush()
         out.answers.flush()
@@ -86,8 +88,9 @@ class ServerPort:
 class FollowerPort:
     """The port of the ranks that only compute."""
 
-    def __init__(self, control: ControlLink) -> None:
+    def __init__(self, control: ControlLink, steward: Steward) -> None:
         self._control = control
+        self._steward = steward
         self._decoder = msgspec.msgpack.Decoder(StepInputs)
         self.draining = False
 
@@ -98,4 +101,6 @@ class FollowerPort:
         return inputs
 
     def publish(self, outcome: StepOutcome) -> None:
-        """Rank 0 has answered."""
+        """Rank 0 has answered; orders for the engine concern every rank."""
+        for order in outcome.orders:
+            self._steward.obey(order)

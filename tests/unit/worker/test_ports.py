@@ -11,6 +11,7 @@ from sapwood.core.plan import StepResult
 from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.types import Answer, Drain, StepEvents, StepInputs, StepStats, Stop, TokenEvent, ToServer, ToWorker
 from sapwood.scheduler.scheduler import StepOutcome
+from sapwood.worker.overhaul import NoSteward
 from sapwood.worker.ports import FollowerPort, Outboxes, ServerPort, share_with_ranks
 
 
@@ -37,7 +38,7 @@ def test_followers_get_rank_zeros_inputs_and_news_goes_out_once(tmp_path: Path) 
     to_worker, to_server = Sender(context, f"ipc://{tmp_path}/w"), Sender(context, f"ipc://{tmp_path}/s")
     wire, stats = Wire(), StepStats(num_running=1)
     leader = ServerPort(inbox, Outboxes(to_server, to_server, 7), share_with_ranks(wire, 2), lambda: stats)
-    follower = FollowerPort(wire)
+    follower = FollowerPort(wire, NoSteward())
 
     to_worker.send(Stop(4, 2))
     to_worker.send(Drain())

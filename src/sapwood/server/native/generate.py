@@ -104,6 +104,7 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
         with_token_text=bool(fields.return_text_in_logprobs),
         with_prompt_ids=bool(fields.return_prompt_token_ids),
         with_tiers=context.frontend.limits.has_tiers,
+        steering=context.frontend.steering,
     )
     return GenerateRequest(requests, interval), shape
 

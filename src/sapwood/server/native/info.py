@@ -29,7 +29,7 @@ def info_routes(context: ServerContext, version: str) -> APIRouter:
                 "has_chat_template": model.render_chat is not None,
                 "vocab_size": frontend.limits.vocab_size,
                 "max_model_len": frontend.limits.context_len,
-                "weight_version": "default",
+                "weight_version": frontend.steering.weight_version,
                 **dict(model.facts),
             }
         )

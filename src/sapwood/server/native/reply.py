@@ -16,6 +16,7 @@ from sapwood.core.sampling import LogprobOptions, TokenLogprobs
 from sapwood.messages.types import Finish
 from sapwood.server.backend import Vocabulary
 from sapwood.server.record import RequestRecord, Update
+from sapwood.server.steering import DEFAULT_VERSION, Steering
 
 Triple = tuple[float | None, int, str | None]
 
@@ -29,6 +30,7 @@ class ReplyShape:
     with_token_text: bool = False
     with_prompt_ids: bool = False
     with_tiers: bool = False
+    steering: Steering | None = None
 
     def triple(self, token_id: int, logprob: float | None) -> Triple:
         """One entry of a list of log-probabilities."""
@@ -46,7 +48,7 @@ class MetaInfo(msgspec.Struct, kw_only=True):
     cached_tokens_details: dict[str, int] | UnsetType = UNSET
     reasoning_tokens: int = 0
     num_retractions: int = 0
-    weight_version: str = "default"
+    weight_version: str = DEFAULT_VERSION
     e2e_latency: float | UnsetType = UNSET
     queue_time: float | UnsetType = UNSET
     input_token_logprobs: list[Triple] | UnsetType = UNSET
@@ -114,6 +116,7 @@ def _meta_info(shape: ReplyShape, record: RequestRecord, first: int) -> MetaInfo
         completion_tokens=len(record.token_ids),
         cached_tokens=record.num_cached,
         num_retractions=record.num_retractions,
+        weight_version=shape.steering.weight_version if shape.steering else DEFAULT_VERSION,
     )
     if shape.with_tiers:
         host, storage = record.cached_below
