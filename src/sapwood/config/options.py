@@ -174,7 +174,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("startup_timeout_s", "processes", "float", 600.0, check=at_least(1),
            help="Longest time until every process is ready."),
     Option("drain_timeout_s", "processes", "float", 30.0, check=at_least(0),
-           help="Longest time that running requests get when the server is stopped."),
+           help="Longest time that running requests, and then the cache on its way to storage, get at a stop."),
 )
 # fmt: on
 

@@ -108,7 +108,10 @@ class AskTimeline(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Finish what runs and waits, then exit."""
+    """Finish what runs and waits, then exit. A worker takes up to `save_s` to bring to storage what only memory holds; it may be
+    told again, to shorten that."""
+
+    save_s: float = 0.0
 
 
 ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | AskTimeline | Drain

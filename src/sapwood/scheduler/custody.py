@@ -163,8 +163,10 @@ class Custody:
                 resident.duplicates.clear()
         self._unpointed.clear()
 
-    def move(self, builder: PlanBuilder) -> None:
-        """Let the plan carry pages between the tiers."""
+    def move(self, builder: PlanBuilder, leave_by_s: float | None = None) -> None:
+        """Let the plan carry pages between the tiers; with a deadline, when nobody computes any more, all that storage lacks."""
+        if leave_by_s is not None and isinstance(self.index, HierarchicalIndex):
+            self.tiers.leave(self.index.named_pages, leave_by_s)
         if self.tiers.has_moves:
             builder.move_pages(*self.tiers.take_moves(builder.step))
 

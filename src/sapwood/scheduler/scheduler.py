@@ -143,7 +143,8 @@ class Scheduler:
             self._prefiller.fill(builder, self._budget.open(()))
             if not builder.rows:
                 self._decoder.fill(builder, self._progress.confirmed_step)
-        self._custody.move(builder)
+        is_last = self._inbox.is_draining and not self._roster.live and not self._roster.leaving
+        self._custody.move(builder, self._inbox.leave_by_s if is_last else None)
         if builder.is_empty:
             return None
         plan = builder.build()
@@ -155,8 +156,8 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------- questions
     @property
     def has_work(self) -> bool:
-        """Whether a request is unfinished or a launched step unconfirmed."""
-        return bool(self._roster.live or self._roster.leaving or self._in_flight)
+        """Whether a request is unfinished, a launched step unconfirmed, or (draining) the cache on its way to storage."""
+        return bool(self._roster.live or self._roster.leaving or self._in_flight or self._custody.tiers.is_leaving)
 
     @property
     def idle(self) -> bool:
