@@ -1,41 +1,32 @@
 """Runs the parts of a stream one after another, without a thread of its own: whoever finishes a job goes on with the next part.
 
-Owns a stream's queue, variables and errors; does not know how text is continued. Invariant: at most one thread works on a stream
-at a time, waiting is done under its signal alone, and a stream that failed or was cancelled starts nothing more.
+Owns a stream's queue, waiting and errors; what a part does is its performer's business. Invariant: at most one thread works on a
+stream at a time, waiting is done under its signal alone, and a stream that failed or was cancelled starts nothing more.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from functools import partial
 from typing import Any
 
-from sapwood.errors import Aborted, InvalidRequest
-from sapwood.lang.backends.base import Backend, Generation, Job
-from sapwood.lang.ir import Assign, Branch, Expr, Gen, Media, Part, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, Text
-from sapwood.lang.journal import Journal
+from sapwood.errors import Aborted
+from sapwood.lang.backends.base import Job
+from sapwood.lang.ir import Assign, Branch, Expr, Gen, Part, ScopeEnd, Select
+from sapwood.lang.performer import Performer, RunSettings
 from sapwood.lang.pieces import Pieces
-from sapwood.lang.reasoning import split_reasoning
-from sapwood.lang.settings import GenSettings
 from sapwood.lang.signals import Signal
-from sapwood.lang.speculation import Ahead
-from sapwood.lang.transcript import Prompt, Transcript
-
-REASONING_SUFFIX = "_reasoning_content"
 
 
 class RunContext:
-    """What all streams of one run share: the backend, the settings of the run, and that it is over one day."""
+    """What all streams of one run share: its settings, one signal, and that it is over one day."""
 
-    def __init__(self, backend: Backend, defaults: GenSettings, *, is_streamed: bool, num_spec_tokens: int | None) -> None:
-        self.backend = backend
-        self.defaults = defaults
-        self.is_streamed = is_streamed
-        self.num_spec_tokens = num_spec_tokens
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
         self.signal = Signal()
         self.is_over = False
         self.error: BaseException | None = None
@@ -73,21 +64,18 @@ class RunContext:
 class Interpreter:
     """A `Stream` that is run. All streams of a run share one signal, so that a wait may look at any of them."""
 
-    def __init__(self, context: RunContext, transcript: Transcript | None = None) -> None:
-        """Without a transcript the stream waits until it is forked off (`begin_from`)."""
+    def __init__(self, context: RunContext, *, is_root: bool = False) -> None:
+        """A stream that is not the root waits until it is forked off (`begin_from`)."""
         self._context = context
         self._signal = context.signal
+        self._performer = Performer(context.settings, context.signal)
         self._pending: deque[Part] = deque()
         self._due: Counter[str | None] = Counter()
-        self._is_busy = transcript is None
-        self._transcript = transcript or Transcript(context.backend.marks)
-        self._journal = Journal()
+        self._is_busy = not is_root
         self._own_from = 0
         self._job: Job[Any] | None = None
         self._worker: int | None = None
         self.failure: BaseException | None = None
-        self._ahead = Ahead(context.backend.takes_messages)
-        self._contents: dict[str, str] = {}
         context.streams.append(self)
 
     # ---------------------------------------------------------------------------------------------------- the program's side
@@ -99,20 +87,20 @@ class Interpreter:
 
     def get(self, name: str) -> Any:
         self._await_name(name)
-        return self._journal.values[name]
+        return self._performer.journal.values[name]
 
     def meta(self, name: str) -> Any:
         self._await_name(name)
-        return self._journal.meta.get(name, {})
+        return self._performer.journal.meta.get(name, {})
 
     def has(self, name: str) -> bool:
         with self._signal:
             self._signal.wait_for(lambda: self._is_set(name) or self._is_still)
-            return name in self._journal.values
+            return name in self._performer.journal.values
 
     def names(self) -> list[str]:
         self.sync()
-        return [name for name in self._journal.values if name not in self._journal.inherited]
+        return [name for name in self._performer.journal.values if name not in self._performer.journal.inherited]
 
     def fork(self, count: int) -> Sequence[Interpreter]:
         streams = tuple(Interpreter(self._context) for _ in range(count))
@@ -128,11 +116,11 @@ class Interpreter:
 
     def text(self, *, own: bool = False) -> str:
         self.sync()
-        return self._transcript.text[self._own_from if own else 0 :]
+        return self._performer.transcript.text[self._own_from if own else 0 :]
 
     def messages(self) -> list[dict[str, str]]:
         self.sync()
-        return self._transcript.all_messages()
+        return self._performer.transcript.all_messages()
 
     def error(self) -> BaseException | None:
         with self._signal:
@@ -158,14 +146,14 @@ class Interpreter:
         return self.is_idle and (is_mine or self._context.is_over or self.failure is not None)
 
     def _is_set(self, name: str) -> bool:
-        return name in self._journal.values and not self._due[name]
+        return name in self._performer.journal.values and not self._due[name]
 
     def _news(self, name: str | None, position: int) -> tuple[list[str], bool]:
         """What was told since, and whether that is all; raises what failed after the last of it."""
         is_over = self.is_idle and (self._context.is_over or self.failure is not None)
         if name is not None and self._is_set(name):
             is_over = True
-        news = self._journal.read(name, position)
+        news = self._performer.journal.read(name, position)
         if is_over and not news:
             self._raise()
         return news, is_over
@@ -188,10 +176,8 @@ class Interpreter:
         with self._signal:
             if self.failure is not None:
                 return
-            self._transcript = parent._transcript.copy()
-            self._journal = parent._journal.copy()
-            self._contents = dict(parent._contents)
-            self._own_from = len(self._transcript.text)
+            self._performer = parent._performer.copy()
+            self._own_from = len(self._performer.transcript.text)
             self._is_busy = False
             self._signal.changed()
         self._advance()
@@ -231,7 +217,10 @@ class Interpreter:
                 self._is_busy, self._worker = True, threading.get_ident()
                 part = self._pending.popleft()
             try:
-                job = self._execute(part)
+                job = None if isinstance(part, Branch) else self._performer.perform(part)
+                if isinstance(part, Branch):
+                    for stream in part.streams:
+                        stream.begin_from(self)
             except Exception as error:  # reported by s.error() and to whoever reads what is missing
                 self._worker = None
                 self.fail(error)
@@ -257,129 +246,12 @@ class Interpreter:
             if self.failure is not None:
                 return
         try:
-            if isinstance(part, Gen):
-                self._take_samples(part, future.result())
-            elif isinstance(part, Select):
-                self._take_choice(part, future.result())
+            self._performer.take(part, future.result())
         except Exception as error:  # reported by s.error() and to whoever reads what is missing
             self.fail(error)
             return
         self._rest(part)
         self._advance()
-
-    def _execute(self, part: Part) -> Job[Any] | None:
-        match part:
-            case Text(text):
-                self._ahead.pass_over(text)
-                self._say(text)
-            case RoleBegin(role):
-                self._ahead.drop()
-                self._tell(self._transcript.begin(role))
-            case RoleEnd(role):
-                self._ahead.drop()
-                self._tell(self._transcript.end(role, self._content_of_message()))
-            case ScopeBegin(name):
-                self._journal.begin_scope(name, len(self._transcript.text))
-            case ScopeEnd(name):
-                self._assign(name, self._transcript.text[self._journal.end_scope(name) :])
-            case Assign(name, value):
-                self._assign(name, value)
-            case Branch(streams):
-                for stream in streams:
-                    stream.begin_from(self)
-            case Media(kind):
-                raise InvalidRequest(f"no model that is served here can look at a {kind}; leave {kind}(...) out", param=kind)
-            case Gen():
-                return self._generate(part)
-            case Select(_, choices, method):
-                return self._context.backend.score(self._transcript.prompt(), choices, method.needs_unconditional)
-        return None
-
-    def _generate(self, part: Gen) -> Job[list[Generation]] | None:
-        settings = part.settings.over(self._context.defaults)
-        if self._context.num_spec_tokens is None:
-            on_text = self._listener(part) if self._context.is_streamed else None
-            return self._context.backend.generate(self._transcript.prompt(), settings, on_text)
-        taken = self._ahead.take(settings.stops)
-        if taken is not None:
-            self._take_samples(part, [Generation(taken, meta={"speculated": True})])
-            return None
-        return self._speculate(settings, self._context.num_spec_tokens)
-
-    def _speculate(self, settings: GenSettings, num_tokens: int) -> Job[list[Generation]]:
-        """Ask for more than this generation; `_take_samples` cuts it."""
-        prompt = self._transcript.prompt()
-        if self._context.backend.takes_messages:
-            prompt = Prompt(prompt.runs, prompt.messages, prompt.role, "")
-        more = GenSettings(max_new_tokens=num_tokens).over(settings)
-        more = GenSettings(**{name: value for name, value in more.given().items() if name not in ("stop", "n")})
-        return self._context.backend.generate(prompt, more, None)
-
-    def _listener(self, part: Gen) -> Callable[[str], None]:
-        def on_text(text: str) -> None:
-            self._tell(text, part.name)
-
-        return on_text
-
-    def _take_samples(self, part: Gen, samples: list[Generation]) -> None:
-        if self._context.num_spec_tokens is not None and "speculated" not in samples[0].meta:
-            samples = [self._cut_ahead(part, samples[0])]
-        texts, meta = [sample.text for sample in samples], [sample.meta for sample in samples]
-        answers = [split_reasoning(text, part.reasoning) for text in texts] if part.reasoning else [("", text) for text in texts]
-        if part.reasoning:
-            self._contents[texts[0]] = answers[0][1]
-        self._transcript.say(texts[0], samples[0].ids)
-        with self._signal:
-            if not self._context.is_streamed or self._context.num_spec_tokens is not None:
-                self._journal.tell(texts[0], part.name)
-            if part.name is not None:
-                if part.reasoning:
-                    self._journal.set(part.name + REASONING_SUFFIX, _one_or_all([reasoning for reasoning, _ in answers]))
-                self._journal.set(part.name, _one_or_all([answer for _, answer in answers]), _one_or_all(meta))
-            self._signal.changed()
-
-    def _cut_ahead(self, part: Gen, sample: Generation) -> Generation:
-        reason = sample.meta.get("finish_reason") or {}
-        self._ahead.fill(sample.text, reason.get("type") != "length")
-        if self._context.backend.takes_messages and self._transcript.prompt().partial:
-            self._ahead.pass_over(self._transcript.prompt().partial)
-        stops = part.settings.over(self._context.defaults).stops
-        taken = self._ahead.take(stops)
-        if taken is None:  # the end was not reached: what there is counts, and the next generation asks anew
-            self._ahead.drop()
-        return Generation(sample.text if taken is None else taken, meta=sample.meta)
-
-    def _take_choice(self, part: Select, scores: Any) -> None:
-        choice, meta = part.method.decide(part.choices, scores)
-        self._ahead.drop()
-        self._say(choice, part.name)
-        with self._signal:
-            if part.name is not None:
-                self._journal.set(part.name, choice, meta)
-            self._signal.changed()
-
-    def _say(self, text: str, name: str | None = None) -> None:
-        self._transcript.say(text)
-        self._tell(text, name)
-
-    def _tell(self, text: str, name: str | None = None) -> None:
-        if text:
-            with self._signal:
-                self._journal.tell(text, name)
-                self._signal.changed()
-
-    def _assign(self, name: str, value: Any) -> None:
-        with self._signal:
-            self._journal.set(name, value)
-
-    def _content_of_message(self) -> str | None:
-        """The open message without what the model only thought."""
-        text = self._transcript.prompt().partial
-        return self._contents.get(text)
-
-
-def _one_or_all(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else values
 
 
 def _name_of(part: Part) -> str | None:

@@ -16,10 +16,10 @@ from sapwood.lang.backends.base import Backend
 from sapwood.lang.batch import BatchOptions, run_many
 from sapwood.lang.defaults import the_backend
 from sapwood.lang.interpreter import Interpreter, RunContext
+from sapwood.lang.performer import RunSettings
 from sapwood.lang.settings import RUN_NAMES, GenSettings
 from sapwood.lang.state import ProgramState
 from sapwood.lang.tracer import Recorder, common_prefix, stand_in, trace
-from sapwood.lang.transcript import Transcript
 
 DEFAULTS = GenSettings(max_new_tokens=128)
 MIN_CACHED_CHARS = 64
@@ -60,7 +60,7 @@ class Program:
         """
         settings, arguments = self._split(kwargs)
         context = self._context(the_backend(backend), settings, is_streamed=stream)
-        state = ProgramState(Interpreter(context, Transcript(context.backend.marks)))
+        state = ProgramState(Interpreter(context, is_root=True))
         arguments = {**self._bound, **self._by_name(args), **arguments}
         if stream and use_thread:
             context.body_thread = 0  # nobody, until the thread has begun
@@ -122,11 +122,11 @@ class Program:
         return dict(zip(free, values, strict=False))
 
     def _context(self, backend: Backend, settings: GenSettings, *, is_streamed: bool) -> RunContext:
-        return RunContext(backend, settings, is_streamed=is_streamed, num_spec_tokens=self.num_api_spec_tokens)
+        return RunContext(RunSettings(backend, settings, is_streamed, self.num_api_spec_tokens))
 
     def _run_item(self, context: RunContext, arguments: Arguments) -> ProgramState:
         context.body_thread = threading.get_ident()
-        state = ProgramState(Interpreter(context, Transcript(context.backend.marks)))
+        state = ProgramState(Interpreter(context, is_root=True))
         self._run_here(context, state, {**self._bound, **arguments})
         return state
 
