@@ -1,33 +1,33 @@
 """What a model thinks before it answers, cut off from the answer.
 
-Owns nothing but the way from SGLang's format names to the parsers. Invariant: reasoning and answer hold all of the text but the
-marks between them.
+Owns nothing but the way from format names to the parsers of `parsing`. Invariant: reasoning and answer hold all of the text but
+the marks between them.
 """
 
 from __future__ import annotations
 
-from sapwood.errors import InvalidRequest
+from sapwood.errors import ConfigError, InvalidRequest
+from sapwood.parsing.formats import NONE, OutputFormat, find_format
+from sapwood.parsing.pieces import Content, Reasoning
 
-_TAGS = {
-    "qwen3": ("<think>", "</think>", False),
-    "glm45": ("<think>", "</think>", False),
-    "kimi": ("◁think▷", "◁/think▷", False),
-    "deepseek-r1": ("<think>", "</think>", True),
-    "qwen3-thinking": ("<think>", "</think>", True),
-}
+_SGLANG_NAMES = {"glm45": "glm", "kimi_k2": "kimi", "qwen3-thinking": "deepseek-r1"}
 
 
 def check_reasoning_format(name: str) -> None:
     """Raise InvalidRequest for a format that there is not."""
-    if name not in _TAGS:
-        raise InvalidRequest(f"model_type must be one of {', '.join(_TAGS)}, got {name!r}", param="model_type")
+    try:
+        _format(name)
+    except ConfigError as error:
+        raise InvalidRequest(error.message.replace("reasoning parser", "model_type"), param="model_type") from None
 
 
 def split_reasoning(text: str, name: str) -> tuple[str, str]:
     """(reasoning, answer)."""
-    begin, end, is_implied = _TAGS[name]
-    body = text.lstrip()
-    if not is_implied and not body.startswith(begin):
-        return "", text
-    reasoning, _, answer = body.removeprefix(begin).partition(end)
-    return reasoning.strip("\n"), answer.lstrip("\n")
+    parser = _format(name).parser({})
+    pieces = [*parser.feed(text), *parser.finish()]
+    reasoning = "".join(piece.text for piece in pieces if isinstance(piece, Reasoning))
+    return reasoning.strip(), "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
+def _format(name: str) -> OutputFormat:
+    return find_format(NONE, _SGLANG_NAMES.get(name, name), "", frozenset())
