@@ -1,7 +1,7 @@
-"""Sends a generated workload to a worker in this process, in real time: what `simulate` does, with a real engine and a real clock.
+"""Sends a generated workload to a worker in this process, in real time: `simulate` with a real engine and clock.
 
 Owns the requests that are open and what came of each; does not decide. Invariant: the same arrivals, pauses and limit of open
-requests as in a simulation of the same workload; a prompt that waited for an answer contains the ids that the engine really chose.
+requests as in a simulation of the same workload; a prompt that waited for an answer contains the ids that the engine chose.
 """
 
 from __future__ import annotations
