@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from sapwood.core.plan import Int32Array
+from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 ID_BYTES = 4
@@ -100,6 +101,7 @@ class Request:
     `token_bytes` holds the known ids as little-endian int32 (the form in which they travel and are compared); the first
     `num_prompt` are the prompt. `max_len` is the largest `num_known` allowed; `max_len == num_prompt` asks for no completion.
     `cached_below` counts those of `num_cached` tokens that lay in the host's memory and in storage.
+    With `pooling` a vector for the prompt is wanted, and no completion.
     `pin` names who will come back to the request's pages within `pin_s` seconds ("": nobody).
     `asked_priority` stays what it was when `priority` becomes an elder's.
     `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older). Moments are on
@@ -120,6 +122,7 @@ class Request:
     pin: str = ""
     pin_s: float = 0.0
     routing_key: str = ""
+    pooling: Pooling | None = None
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     num_computed: int = field(default=0, init=False)

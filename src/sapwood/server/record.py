@@ -70,6 +70,7 @@ class RequestRecord:
     num_retractions: int = 0
     queue_s: float | None = None
     finish: Finish | None = None
+    vector: bytes = b""
     _texts: list[str] = field(default_factory=list)
     _joined: str = ""
     _num_joined: int = 0
@@ -119,6 +120,7 @@ class RequestRecord:
         if self.queue_s is None:
             self.queue_s = news.queue_s
         if news.finish is not None:
+            self.vector = news.vector
             self.close(news.finish, now_s)
         return Reception.TAKEN
 
