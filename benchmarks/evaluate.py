@@ -3,7 +3,8 @@
 
 Runs three small local tasks end to end (log-likelihoods and generation through /v1/completions, generation through
 /v1/chat/completions) on each kernel backend, then computes the same log-likelihoods with transformers on the same GGUF file in
-float32 and prints how far they are apart. `PATH` is the lm_eval executable of an environment of its own (`pip install "lm-eval[api]"`).
+float32 and prints how far they are apart. `PATH` is the lm_eval executable of an environment of its own, where
+`pip install "lm-eval[api]"` has put it.
 """
 
 from __future__ import annotations

@@ -289,8 +289,7 @@ class TurnLock:
 def to_result(update: Update) -> GenerationResult:
     """What a caller sees of an update; raises the error of a request that failed."""
     record, finish = update.record, update.finish
-    if finish is not None and finish.kind == "error":
-        raise _as_error(finish)
+    raise_if_failed(update)
     options = record.prompt.logprobs
     return GenerationResult(
         index=record.index,
@@ -307,6 +306,12 @@ def to_result(update: Update) -> GenerationResult:
         prompt_logprobs=list(record.prompt_logprobs) if options.prompt_start is not None else None,
         vector=record.vector,
     )
+
+
+def raise_if_failed(update: Update) -> None:
+    """Raise the error of a request that ended with one."""
+    if update.finish is not None and update.finish.kind == "error":
+        raise _as_error(update.finish)
 
 
 def _as_error(finish: Finish) -> InvalidRequest | EngineFailed:

@@ -103,6 +103,7 @@ class Request:
     `cached_below` counts those of `num_cached` tokens that lay in the host's memory and in storage.
     With `pooling` a vector for the prompt is wanted, and no completion.
     `pin` names who will come back to the request's pages within `pin_s` seconds ("": nobody).
+    `asked_priority` stays what it was when `priority` becomes an elder's.
     `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older). Moments are on
     the scheduler's clock (`arrived_s`, `admitted_s`, in seconds; `tokens_at_arrival` in tokens computed till then).
     """
@@ -135,8 +136,10 @@ class Request:
     tokens_at_arrival: int = field(default=0, init=False)
     report: PromptReport = field(init=False)
     seniority: tuple[int, int] = field(init=False)
+    asked_priority: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.asked_priority = self.priority
         self.num_known = self.num_ids
         self.seniority = (-self.priority, self.arrival)
         start, is_replay = self.logprobs.prompt_start, self.num_known > self.num_prompt

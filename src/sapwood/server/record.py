@@ -47,7 +47,7 @@ class Timings:
     finished_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestRecord:
     """One sample of one prompt. `index` is its choice number in the call; `params` is resolved (n is 1, the seed is set).
     `queue_s` is how long it waited in the worker, None until that is known."""
