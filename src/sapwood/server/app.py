@@ -75,7 +75,7 @@ def create_app(context: ServerContext) -> FastAPI:
     settings = context.settings
     app.add_middleware(KeyGuard, api_key=settings.api_key, admin_api_key=settings.admin_api_key, host=settings.host)
     app.add_middleware(Edge, metrics=context.frontend.metrics)
-    describe(app)
+    describe(app, context.model.name)
     return app
 
 
