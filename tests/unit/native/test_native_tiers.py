@@ -55,7 +55,7 @@ def files(engine: NativeEngine, folder: Path) -> StorageTransfers:
     return StorageTransfers(FileStorage(StorageOptions(str(folder), FINGERPRINT, pages.shape[1], 1 << 28)), pages)
 
 
-@pytest.fixture(scope="module", params=["f16", "f32"])
+@pytest.fixture(scope="module", params=["f16", "f32", "i8"])
 def truth(request: pytest.FixtureRequest) -> tuple[str, list[object]]:
     """KV type, and what each request gets alone without any cache or tier."""
     engine = make_native(kv_dtype=request.param)
