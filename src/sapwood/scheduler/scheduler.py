@@ -126,6 +126,7 @@ class Scheduler:
             is_prompt = row.first < request.num_prompt
             if not resident.is_leaving and (is_prompt or not request.num_confirmed % page_size):  # else no page has become full
                 self._custody.publish(resident, soon=is_prompt)
+                self._custody.window.advance(resident)
 
     def _plan(self) -> StepPlan | None:
         """Decodes and prompts together, or (prefill-first) decodes only when no prompt can be computed.
@@ -217,6 +218,7 @@ class Scheduler:
             cached_storage_tokens_total=self._prefiller.num_cached_below[1],
             num_pins=len(self._custody.pins),
             **self._custody.tiers.counts,
+            **self._custody.window.counts,
         )
 
     def check(self) -> list[str]:

@@ -16,8 +16,9 @@ LARGEST_CODE = 127
 def round_to_int8(x: Tensor) -> Tensor:
     """x float32 [..., D] as it is read back: scale = half(largest magnitude of the group / 127), code = nearest(x / scale)."""
     dim = x.shape[-1]
-    groups = F.pad(x, (0, -dim % SCALE_DIMS)).unflatten(-1, (-1, SCALE_DIMS))
+    groups = F.pad(x, (0, -dim % SCALE_DIMS)).view(*x.shape[:-1], -1, SCALE_DIMS)
     scales = (groups.abs().amax(dim=-1, keepdim=True) / LARGEST_CODE).half().float()
     inverse = torch.where(scales > 0, 1 / scales, 0.0)
     codes = (groups * inverse).round().clamp(-LARGEST_CODE, LARGEST_CODE)
-    return (codes * scales).flatten(-2)[..., :dim]
+    rounded: Tensor = codes * scales
+    return rounded.flatten(-2)[..., :dim]
