@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 
 from sapwood.errors import InvalidRequest
-from sapwood.server.failures import RouteNotFound
 from sapwood.server.stream import Stream
 
 MAX_COUNT = 1000
 MAX_BYTES = 64 << 20
 
 
-class ResponseNotFound(RouteNotFound):
+class ResponseNotFound(InvalidRequest):
     """There is no response of that id, or none any more."""
 
+    status = 404
     code = "response_not_found"
 
 
