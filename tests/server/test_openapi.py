@@ -14,7 +14,7 @@ from sapwood.core.pooling import Task
 from sapwood.server.examples import QUERIES, RANGES, examples
 from sapwood.server.openapi import BODIES
 
-BODYLESS = {"/flush_cache", "/continue_generation", "/stop_profile"}
+BODYLESS = {"/flush_cache", "/continue_generation", "/stop_profile", "/v1/responses/{response_id}/cancel"}
 EMBEDS = {"/api/embed", "/api/embeddings", "/v1/embeddings", "/encode", "/v1/rerank", "/v1/ranking"}
 CLASSIFIES = {"/v1/classify", "/classify"}
 PAIRS = [(path, name) for path, shown in examples("fake").items() for name in shown]

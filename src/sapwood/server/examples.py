@@ -50,6 +50,7 @@ def examples(model: str) -> dict[str, Examples]:
         "/api/generate": {"a text": {"model": model, "prompt": "Why is the sky blue?", "options": {"num_predict": 32}}},
         "/api/show": {"the model": {"model": model}},
         **_vector_examples(model),
+        **_agent_examples(model),
         "/pause_generation": {"keep what runs": {"mode": "retract"}},
         "/update_weights_from_disk": {"a checkpoint": {"model_path": "step-1000", "weight_version": "1000"}},
         "/release_memory_occupation": {"everything": {}},
@@ -79,6 +80,17 @@ def _vector_examples(model: str) -> dict[str, Examples]:
         },
         "/v1/rerank": {"two documents": {"query": "trees", "documents": ["a pine", "a stone"], "top_n": 1}},
         "/v1/ranking": {"two passages": {"query": {"text": "trees"}, "passages": [{"text": "a pine"}, {"text": "a stone"}]}},
+    }
+
+
+def _agent_examples(model: str) -> dict[str, Examples]:
+    called = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    weather = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    return {
+        "/v1/responses": {"an answer": {"model": model, "input": "Name three trees.", "max_output_tokens": 32}},
+        "/v1/responses/input_tokens": {"a text": {"model": model, "input": "Name three trees."}},
+        "/parse_function_call": {"a call": {"text": called, "tools": [weather], "tool_call_parser": "hermes"}},
+        "/separate_reasoning": {"thought": {"text": "<think>Hm.</think>Oslo.", "reasoning_parser": "qwen3"}},
     }
 
 

@@ -16,7 +16,7 @@ from sapwood.server.examples import QUERIES, RANGES, Examples, examples
 from sapwood.server.failures import ANTHROPIC_PATH, OLLAMA_PATH, ErrorBody
 from sapwood.server.native.control import MemoryFields, PauseFields, ProfileFields, UpdateWeightsFields
 from sapwood.server.native.encode import EncodeFields
-from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields
+from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields, ParseCallFields, SeparateReasoningFields
 from sapwood.server.native.score import RankingFields, RerankFields, ScoreFields
 from sapwood.server.native.sessions import CloseFields, OpenFields
 from sapwood.server.ollama.embed import EmbedFields, OldEmbedFields
@@ -25,6 +25,8 @@ from sapwood.server.ollama.schema import ChatFields as OllamaChatFields
 from sapwood.server.ollama.schema import GenerateFields as OllamaGenerateFields
 from sapwood.server.ollama.schema import ModelFields
 from sapwood.server.openai.embeddings import ClassifyFields, EmbeddingFields
+from sapwood.server.openai.responses_schema import PromptFields as ResponsePromptFields
+from sapwood.server.openai.responses_schema import ResponseFields
 from sapwood.server.openai.schema import CallFields, ChatFields, CompletionFields, TokenizeFields
 from sapwood.server.openai.schema import SamplingFields as OpenAISamplingFields
 
@@ -40,8 +42,12 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/start_profile": (ProfileFields,),
     "/tokenize": (TokenizeFields,),
     "/detokenize": (DetokenizeFields,),
+    "/parse_function_call": (ParseCallFields,),
+    "/separate_reasoning": (SeparateReasoningFields,),
     "/v1/chat/completions": (ChatFields, CallFields, OpenAISamplingFields),
     "/v1/completions": (CompletionFields, CallFields, OpenAISamplingFields),
+    "/v1/responses": (ResponsePromptFields, ResponseFields),
+    "/v1/responses/input_tokens": (ResponsePromptFields,),
     "/v1/messages": (PromptFields, AnswerFields),
     "/v1/messages/count_tokens": (PromptFields,),
     "/api/chat": (OllamaChatFields, OllamaCallFields),
@@ -90,7 +96,7 @@ def _with_bodies(page: dict[str, Any], shown: dict[str, Examples]) -> dict[str, 
         parts = [by_kind[kind] for kind in group]
         schema = parts[0] if len(parts) == 1 else {"allOf": parts}
         for operation in page["paths"][path].values():
-            content = {"schema": schema, "examples": {name: {"value": body} for name, body in shown[path].items()}}
+            content = {"schema": schema, "examples": {name: {"value": body} for name, body in shown.get(path, {}).items()}}
             operation["requestBody"] = {"required": True, "content": {"application/json": content}}
     for path, operations in page["paths"].items():
         for operation in operations.values():
