@@ -28,6 +28,9 @@ from sapwood.lang.api import (
     user_end,
     video,
 )
+from sapwood.lang.backends.anthropic import Anthropic
+from sapwood.lang.backends.endpoint import RuntimeEndpoint
+from sapwood.lang.backends.openai import OpenAI
 from sapwood.lang.choices import (
     greedy_token_selection,
     token_length_normalized,
@@ -38,9 +41,12 @@ from sapwood.lang.program import Program
 from sapwood.lang.state import ForkGroup, ProgramState
 
 __all__ = [
+    "Anthropic",
     "ForkGroup",
+    "OpenAI",
     "Program",
     "ProgramState",
+    "RuntimeEndpoint",
     "assistant",
     "assistant_begin",
     "assistant_end",
