@@ -1,7 +1,7 @@
 """The frontend language: programs whose prompts share prefixes, fork, choose and constrain, written as plain Python.
 
-Owns SGLang's public names for it (`import sapwood.lang as sgl`). Invariant: importing this module loads no torch; `Engine` and
-`Runtime` are resolved when they are first used.
+Owns SGLang's public names for it (`import sapwood.lang as sgl`). Invariant: importing this module loads no torch; `Engine` is
+resolved when it is first used.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ __all__ = [
     "video",
 ]
 
-_LAZY: dict[str, str] = {}
+_LAZY = {"Engine": "sapwood.library"}
 
 
 def __getattr__(name: str) -> Any:

@@ -159,6 +159,7 @@ class LocalBackend:
 def mapped(source: Future[A], make: Callable[[A], B]) -> Future[B]:
     """A future of what `make` makes of the result; it fails as `source` or `make` does."""
     target: Future[B] = Future()
+    target.set_running_or_notify_cancel()
 
     def finish(done: Future[A]) -> None:
         try:
