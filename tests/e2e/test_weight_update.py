@@ -68,5 +68,7 @@ def test_a_server_changes_its_weights(tmp_path: Path) -> None:
         ask()
         trace = json.loads(Path(steer("/stop_profile").json()["path"]).read_text())
         assert len(trace["traceEvents"]) >= 4
+        server.child("worker").kill()
+        assert ask()["output_ids"] == second, "a worker that is started again has the present weights"
         state = server.client.get("/server_info").json()["internal_states"][0]
         assert state["law_violations_total"] == 0

@@ -11,9 +11,11 @@ import itertools
 from collections.abc import Callable
 
 from sapwood.errors import Unavailable
-from sapwood.messages.types import Answer, Ask, AskTimeline, Continue, Flush, Overhaul, Pause, Profile
+from sapwood.messages.types import Answer, Ask, AskTimeline, Continue, Flush, Overhaul, Pause, Profile, Renew
 
-Question = Ask | AskTimeline | Flush | Pause | Continue | Overhaul | Profile
+FIRST_ORDER = 1 << 48
+"""Beyond every number that the registry will give; recovery counts downwards from -1."""
+Question = Ask | AskTimeline | Flush | Pause | Continue | Overhaul | Profile | Renew
 
 
 class Questions:
@@ -22,7 +24,7 @@ class Questions:
     def __init__(self, send: Callable[[Question], None]) -> None:
         self._send = send
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._numbers = itertools.count(-1, -1)  # the registry counts upwards
+        self._numbers = itertools.count(FIRST_ORDER)
 
     async def ask(self, question: Question, timeout_s: float | None) -> Answer:
         """Send `question` and wait for its answer; for ever if `timeout_s` is None."""
@@ -47,8 +49,8 @@ class Questions:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def fail_all(self) -> None:
-        """No answer will come any more."""
+    def fail_all(self, reason: str) -> None:
+        """No answer to what was asked so far will come any more."""
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(Unavailable("the engine has failed; restart the server"))
+                future.set_exception(Unavailable(reason, retry_after_s=1.0))

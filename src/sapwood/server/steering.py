@@ -30,6 +30,11 @@ class Steering:
         self.is_paused = False
         self.is_released = False
         self.weight_version = DEFAULT_VERSION
+        self.weights: str | None = None
+
+    def on_new_worker(self) -> None:
+        """The worker was started again: with the present weights, but neither paused nor without memory."""
+        self.is_paused = self.is_released = False
 
     async def pause(self, *, retract: bool) -> None:
         """Start no more steps, and return when none is in flight; with `retract` running requests give their pages back."""
@@ -56,7 +61,7 @@ class Steering:
                 if not self.is_paused and not keep_pause:
                     await self._resume()
             self.is_paused = self.is_paused or keep_pause
-            self.weight_version = version or DEFAULT_VERSION
+            self.weight_version, self.weights = version or DEFAULT_VERSION, str(path)
             return answer.message
 
     async def release(self) -> str:

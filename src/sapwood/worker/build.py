@@ -33,7 +33,7 @@ from sapwood.weights.catalog import cache_folder
 from sapwood.weights.checkpoint import Checkpoint, check_same_model, open_checkpoint
 from sapwood.weights.encoder import check_same_encoder, is_encoder, read_encoder_config
 from sapwood.worker.backends import Backend, choose_backend
-from sapwood.worker.overhaul import ChangeableEngine, Recipe
+from sapwood.worker.overhaul import ChangeableEngine, Recipe, Steward
 from sapwood.worker.pooled import PooledModel, build_encoder, pooled_decoder, warm_up_encoder
 from sapwood.worker.step_trace import StepTrace
 from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
@@ -52,7 +52,8 @@ class BuiltWorker:
     """A rank that can run, and what is worth telling about it."""
 
     scheduler: Scheduler
-    engine: ChangeableEngine
+    engine: Engine
+    steward: Steward
     options: SchedulerOptions
     info: dict[str, Any]
     transfers: Transfers
@@ -93,7 +94,7 @@ def build_worker(
     options = scheduler_options(scheduler, plan.chunked_prefill_size, engine.cache)
     if pooled is not None:
         info, options = info | pooled.info, pooled.adjust(options)
-    return BuiltWorker(Scheduler(built.limits, options), built, options, info, transfers)
+    return BuiltWorker(Scheduler(built.limits, options), built, built, options, info, transfers)
 
 
 def _recipe(model: ModelOptions, engine: EngineSection, backend: Backend, plan: MemoryPlan, checkpoint: Checkpoint) -> Recipe:
@@ -193,7 +194,7 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
     info = _info(limits)
     if model.is_embedding:
         info |= PooledModel(Task.EMBED, PoolingKind.LAST, VECTOR_SIZE).info
-    return BuiltWorker(Scheduler(limits, options), changeable, options, info, transfers)
+    return BuiltWorker(Scheduler(limits, options), changeable, changeable, options, info, transfers)
 
 
 def _build_encoder(
@@ -215,7 +216,7 @@ def _build_encoder(
 
     recipe = Recipe(str(path), partial(check_same_encoder, read_encoder_config(path)), rebuild)
     changeable = ChangeableEngine(built.engine, recipe, StepTrace(profile_folder()))
-    return BuiltWorker(Scheduler(built.engine.limits, options), changeable, options, info, NoTransfers())
+    return BuiltWorker(Scheduler(built.engine.limits, options), changeable, changeable, options, info, NoTransfers())
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:
