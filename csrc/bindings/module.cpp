@@ -107,16 +107,19 @@ NB_MODULE(_native, m) {
   m.def("linear", &linear, nb::arg("pool"), nb::arg("weights"), nb::arg("x"), "float32 [rows, k] -> float32 [rows, sum of the weights' rows].");
 
   nb::class_<KvPool>(m, "KvPool", "KV pages of all layers; 16 tokens per page.")
-      .def(nb::new_([](int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype) {
+      .def(nb::new_([](int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype, const std::vector<bool>& window_layers,
+                       int64_t window_pages) {
              require(dtype == "f16" || dtype == "f32", "KV type '" + dtype + "' is unknown; use f16 or f32");
-             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, dtype == "f16" ? KvType::kF16 : KvType::kF32}, pages);
-           }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16")
-      .def_prop_ro("pages", &KvPool::pages)
+             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, dtype == "f16" ? KvType::kF16 : KvType::kF32}, pages, window_layers,
+                                             window_pages);
+           }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16", nb::arg("window_layers") = std::vector<bool>(),
+           nb::arg("window_pages") = 0, "Layers that `window_layers` flags (none, or one flag each) have `window_pages` pages of their own.")
+      .def_prop_ro("pages", [](const KvPool& pool) { return pool.pages(); })
       .def_prop_ro("size_bytes", &KvPool::size_bytes)
       .def("read_token", [](const KvPool& pool, int layer, int64_t location) {
              const KvShape& s = pool.shape();
-             pool.check_location(location);
              require(layer >= 0 && layer < s.layers, "there is no layer " + std::to_string(layer));
+             pool.check_location(pool.kind(layer), location);
              OutMatrix out = new_matrix(size_t(2 * s.kv_heads), size_t(s.head_dim));
              for (int h = 0; h < s.kv_heads; h++)
                pool.load(layer, location, h, out.data() + int64_t(h) * s.head_dim, out.data() + int64_t(s.kv_heads + h) * s.head_dim);
