@@ -25,6 +25,7 @@ from sapwood.errors import ConfigError, EngineFailed, SapwoodError
 from sapwood.messages.topology import Topology, create_topology
 from sapwood.messages.types import Answer, Ready, StepTexts
 from sapwood.observability.metrics import Metrics, NullMetrics
+from sapwood.parsing.formats import find_format
 from sapwood.server.app import create_app
 from sapwood.server.backend import ServedModel
 from sapwood.server.context import ServerContext
@@ -120,7 +121,7 @@ class Replica:
         self._frontend = Frontend(
             self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
         )
-        self._model = served_model(config.model, model_path, tokenizer)
+        self._model = served_model(config.model, model_path, tokenizer, settings)
         self._specs = child_specs(config, model_path, topology)
         self._end = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -266,7 +267,7 @@ async def http_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[No
         await serving
 
 
-def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -> ServedModel:
+def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer, settings: ServerSection) -> ServedModel:
     """The model as clients see it."""
     chat = open_chat(tokenizer, options.chat_template)
     names = {options.model_path, model_path, Path(model_path).name}
@@ -279,6 +280,8 @@ def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -
         aliases=tuple(sorted(names)),
         tokenizer_facts=(*sorted(tokenizer.special_token_texts.items()), ("chat_template", tokenizer.chat_template)),
         fim=find_fim(tokenizer),
+        output=find_format(settings.tool_call_parser, settings.reasoning_parser, chat.source, frozenset(tokenizer.control_texts)),
+        reads_tools=chat.reads_tools,
         format=files[0].suffix.removeprefix(".") if files else "",
         num_bytes=sum(file.stat().st_size for file in files),
     )
