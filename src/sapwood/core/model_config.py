@@ -75,7 +75,14 @@ class ModelConfig:
     def num_layers(self) -> int:
         return len(self.layers)
 
-    def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1) -> int:
-        """Bytes of K and V that one token takes on one rank in all layers; heads are replicated when ranks exceed them."""
+    @property
+    def widest_window(self) -> int:
+        """What layers with a window see at most; 0: all layers see everything."""
+        return max(kind.window for kind in self.layers)
+
+    def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1, *, of_window: bool | None = None) -> int:
+        """Bytes of K and V that one token takes on one rank in all layers, or in those with (without) a window; heads are
+        replicated when ranks exceed them."""
+        num_layers = sum(of_window in (None, kind.window > 0) for kind in self.layers)
         heads = div_ceil(self.num_kv_heads, tp_size)  # of the rank that holds most, where they do not divide evenly
-        return 2 * self.num_layers * heads * self.head_dim * element_bytes
+        return 2 * num_layers * heads * self.head_dim * element_bytes
