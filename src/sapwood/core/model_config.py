@@ -82,9 +82,11 @@ class ModelConfig:
         """What layers with a window see at most; 0: all layers see everything."""
         return max(kind.window for kind in self.layers)
 
-    def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1, *, of_window: bool | None = None) -> int:
-        """Bytes of K and V that one token takes on one rank in all layers, or in those with (without) a window; heads are
-        replicated when ranks exceed them."""
-        num_layers = sum(of_window in (None, kind.window > 0) for kind in self.layers)
+    def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1, scale_dims: int = 0) -> int:
+        """Bytes of K and V that one token takes on one rank in all layers; heads are replicated when ranks exceed them.
+
+        Every `scale_dims` elements of a head share a scale of two bytes (0: none).
+        """
         heads = div_ceil(self.num_kv_heads, tp_size)  # of the rank that holds most, where they do not divide evenly
-        return 2 * num_layers * heads * self.head_dim * element_bytes
+        scale_bytes = 2 * div_ceil(self.head_dim, scale_dims) if scale_dims else 0
+        return 2 * self.num_layers * heads * (self.head_dim * element_bytes + scale_bytes)

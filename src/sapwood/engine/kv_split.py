@@ -54,29 +54,28 @@ class KVSplit:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine is made for: running requests, tokens of context and of a prompt's chunk, ranks."""
+    """What an engine is made for: running requests, tokens of context and of a prompt's chunk."""
 
     running: int
     context: int
     chunk: int
-    tp_size: int
 
 
-def split_kv(config: ModelConfig, element_bytes: int, page_size: int, load: Load, ratio: float | None) -> KVSplit:
-    """Two pools for a model with layers that see a window; its KV takes `element_bytes` per number."""
+def split_kv(config: ModelConfig, token_bytes: int, page_size: int, load: Load, ratio: float | None) -> KVSplit:
+    """Two pools for a model with layers that see a window; a token takes `token_bytes` in all layers."""
     window = config.widest_window
+    window_token_bytes = token_bytes // config.num_layers * sum(kind.window > 0 for kind in config.layers)
     claims = 2 * load.running * window_claim(window, page_size) * page_size
     return KVSplit(
         window=window,
-        token_bytes=config.kv_bytes_per_token(element_bytes, load.tp_size, of_window=False),
-        window_token_bytes=config.kv_bytes_per_token(element_bytes, load.tp_size, of_window=True),
+        token_bytes=token_bytes - window_token_bytes,
+        window_token_bytes=window_token_bytes,
         most_tokens=2 * load.running * align_up(load.context, page_size),
         window_tokens=claims + 2 * align_up(min(load.chunk, window), page_size),
         ratio=ratio,
     )
 
 
-def one_pool(config: ModelConfig, element_bytes: int, page_size: int, load: Load) -> KVSplit:
+def one_pool(token_bytes: int, page_size: int, load: Load) -> KVSplit:
     """One pool for all layers."""
-    token_bytes = config.kv_bytes_per_token(element_bytes, load.tp_size)
     return KVSplit(0, token_bytes, 0, 2 * load.running * align_up(load.context, page_size), 0, None)

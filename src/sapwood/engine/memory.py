@@ -44,11 +44,13 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the model takes on one rank: weights in bytes, and bytes per element of activations and of the KV store."""
+    """What the model takes on one rank: weights in bytes, and bytes per element of activations and of the KV store, of whose
+    elements every `kv_scale_dims` share a scale (0: there are none)."""
 
     weight_bytes: int
     compute_element_bytes: int
     kv_element_bytes: int
+    kv_scale_dims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,8 @@ def plan_memory(
     activations = activation_bytes(config, footprint, context if chunk == -1 else chunk, running, tp_size)
     activations += running * context * TABLE_BYTES_PER_POSITION
     room = available - footprint.weight_bytes - activations
-    split = _split(config, footprint, options, Load(running, context, context if chunk == -1 else chunk, tp_size), reasons)
+    token_bytes = config.kv_bytes_per_token(footprint.kv_element_bytes, tp_size, footprint.kv_scale_dims)
+    split = _split(config, token_bytes, options, Load(running, context, context if chunk == -1 else chunk), reasons)
     pool = _Pool(options, facts, footprint.weight_bytes, activations, available, room, split)
     num_pages, num_window_pages = pool.num_pages(reasons)
     window_bytes = num_window_pages * options.page_size * split.window_token_bytes
@@ -202,18 +205,17 @@ def plan_memory(
     )
 
 
-def _split(config: ModelConfig, footprint: Footprint, options: MemoryOptions, load: Load, reasons: dict[str, str]) -> KVSplit:
-    element_bytes, page_size = footprint.kv_element_bytes, options.page_size
+def _split(config: ModelConfig, token_bytes: int, options: MemoryOptions, load: Load, reasons: dict[str, str]) -> KVSplit:
     if config.widest_window and options.one_pool_because:
         reasons["window pool"] = options.one_pool_because
     if not config.widest_window or options.one_pool_because:
-        return one_pool(config, element_bytes, page_size, load)
+        return one_pool(token_bytes, options.page_size, load)
     sees = f"for layers that see {config.widest_window:,} tokens"
     if options.window_ratio is not None:
         reasons["window pool"] = f"{sees}: --swa-full-tokens-ratio"
     else:
         reasons["window pool"] = f"{sees}: all running requests' windows, as much again for reuse, two chunks"
-    return split_kv(config, element_bytes, page_size, load, options.window_ratio)
+    return split_kv(config, token_bytes, options.page_size, load, options.window_ratio)
 
 
 def activation_bytes(config: ModelConfig, footprint: Footprint, chunk: int, running: int, tp_size: int = 1) -> int:
