@@ -186,7 +186,7 @@ def test_layers_with_a_window_get_what_running_requests_can_use_of_it() -> None:
     assert plan.window_bytes == plan.num_window_pages * 16 * (TOKEN_BYTES - TOKEN_BYTES // 6)
     assert plan.kv_bytes == plan.num_kv_tokens * plan.kv_bytes_per_token + plan.window_bytes
     row = next(row for row in plan.table() if row.name == "window pool")
-    assert "512 tokens" in row.reason and "9,728 tokens" in row.reason
+    assert "512 tokens" in row.reason and "9,984 tokens" in row.reason
 
 
 def test_where_memory_is_short_the_window_leaves_room_for_contexts() -> None:
