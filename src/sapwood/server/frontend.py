@@ -78,8 +78,7 @@ class Frontend:
         self.metrics = metrics or NullMetrics()
         self.state = ServingState.STARTING
         self.limits = ServingLimits(context_len=0, pool_tokens=0, vocab_size=0, max_open_requests=0)
-        self.stats = StepStats()
-        self.dropped = DropCounts()
+        self.stats, self.dropped = StepStats(), DropCounts()
         self.processes: dict[str, Ready] = {}
         self._clock = clock
         self._draw_seed = random.Random(random_seed)
