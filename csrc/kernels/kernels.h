@@ -9,11 +9,19 @@
 
 namespace sapwood {
 
+// The largest number of a group of 32 has two digits: 128 * high + codes8. `digits` holds `high` in the byte of its place among
+// the four numbers of K step `step`, so that one more dot product with that step's weight codes adds it.
+struct Lead8 {
+  uint32_t digits;
+  int32_t step;  // 0..7
+};
+
 // Rows of activations in the forms that the linears read; see linear/activations.h for who owns the memory.
 struct ActivationView {
   const int8_t* codes8 = nullptr;     // [row][padded K], +-127
+  const Lead8* lead8 = nullptr;       // [row][groups]
   const float* scale8 = nullptr;      // [row][groups]
-  const float* sum8 = nullptr;        // [row][groups]: scale8 * sum of the group's codes
+  const float* sum8 = nullptr;        // [row][groups]: scale8 * sum of the group's codes, high digit included
   const float* half_sum8 = nullptr;   // [row][2 * groups]: the same for each half of 16
   const int16_t* codes13 = nullptr;   // [row][padded K], +-4095
   const float* scale13 = nullptr;     // [row][groups]
@@ -37,6 +45,7 @@ enum : unsigned { kWant8 = 1, kWant13 = 2, kWantValues = 4 };
 struct QuantizedRow {
   unsigned want;
   int8_t* codes8;
+  Lead8* lead8;
   float *scale8, *sum8, *half_sum8;
   int16_t* codes13;
   float* scale13;

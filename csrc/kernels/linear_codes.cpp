@@ -7,6 +7,7 @@
 //   tile of R rows x 16 columns, one group:     acc[r][c]  (c = two halves of 8 columns)
 //        activations  r: [a0 a1 a2 a3] broadcast to 8 columns
 //        x codes      k: vector (k, c)          -> 8 int32 sums, exact
+//        + 128 * high digit of the row's largest number x codes of its K step (Lead8)
 //        then, once per group, in fp32:         acc = acc + min * sum(a);  acc = acc + (dot * scale_a) * scale_w
 //        or with an offset:                     acc = acc + (dot * scale_a - offset * sum(a)) * scale_w
 //
@@ -33,6 +34,7 @@ struct Panel {  // one unpacked group: 16 columns x 32 K
 
 struct Rows {  // a tile's activations, at its first row and the current group
   const int8_t* codes;
+  const Lead8* lead;
   const float *scale, *sum;
   int64_t code_stride, group_stride, sum_stride;
 };
@@ -40,7 +42,7 @@ struct Rows {  // a tile's activations, at its first row and the current group
 template <class S>
 SAPWOOD_INLINE Rows rows_at(const ActivationView& v, int64_t row, int64_t group) {
   const float* sums = S::kHalves == 2 ? v.half_sum8 : v.sum8;
-  return {v.codes8 + row * v.padded_k + group * kGroup, v.scale8 + row * v.groups + group,
+  return {v.codes8 + row * v.padded_k + group * kGroup, v.lead8 + row * v.groups + group, v.scale8 + row * v.groups + group,
           sums + (row * v.groups + group) * S::kHalves, v.padded_k, v.groups, v.groups * S::kHalves};
 }
 
@@ -77,6 +79,7 @@ class PanelReader {
   PanelReader(const Panel<S>* panel, const std::byte* next, int next_bytes) : panel_(panel), next_(next), next_bytes_(next_bytes) {}
   template <int K>
   SAPWOOD_INLINE I codes(int c) const { return load_int(panel_->codes + K * 64 + c * 32); }
+  SAPWOOD_INLINE I codes(int step, int c) const { return load_int(panel_->codes + step * 64 + c * 32); }
   SAPWOOD_INLINE F scale(int half, int c) const { return load(panel_->scale[half] + 8 * c); }
   SAPWOOD_INLINE F min(int c) const {
     if constexpr (S::kOffset == 0) return load(panel_->min + 8 * c);
@@ -101,6 +104,7 @@ class StreamReader {
   explicit StreamReader(const typename S::Block* block) : block_(block) {}
   template <int K>
   SAPWOOD_INLINE I codes(int c) const { return read_codes<S::kBits - 4, K>(S::codes(*block_, group_), c); }
+  SAPWOOD_INLINE I codes(int step, int c) const { return read_codes<S::kBits - 4>(S::codes(*block_, group_), step, c); }
   SAPWOOD_INLINE F scale(int half, int c) const { return S::scale(*block_, group_, half, 8 * c); }
   SAPWOOD_INLINE F min(int c) const { return S::min(*block_, group_, 8 * c); }
   SAPWOOD_INLINE void fetch_ahead() {
@@ -127,12 +131,25 @@ SAPWOOD_UNROLL(8)
   }
 }
 
+// The high digit of each row's lead, where it lies in this part of the group.
+template <class S, int kHalf, int R, class Reader>
+SAPWOOD_INLINE void add_leads(const Reader& reader, const Rows& rows, int64_t g, Dot<S::kBits> (&dots)[R][2]) {
+SAPWOOD_UNROLL(8)
+  for (int r = 0; r < R; r++) {
+    const Lead8 lead = rows.lead[r * rows.group_stride + g];
+    const uint32_t here = S::kHalves == 1 || lead.step / 4 == kHalf ? lead.digits : 0;
+    const I digits = broadcast4(&here);
+    for (int c = 0; c < 2; c++) dots[r][c].add_high(reader.codes(lead.step, c), digits);
+  }
+}
+
 // One scale's worth of a group: all of it, or half `kHalf` of it.
 template <class S, int kHalf, int R, class Reader, int... Ks>
 SAPWOOD_INLINE void half_group(const Reader& reader, const Rows& rows, int64_t g, F (&acc)[R][2], std::integer_sequence<int, Ks...>) {
   constexpr int kFirst = kHalf * int(sizeof...(Ks));
   Dot<S::kBits> dots[R][2];
   (step<kFirst + Ks, Ks>(reader, rows, dots), ...);
+  add_leads<S, kHalf>(reader, rows, g, dots);
   for (int c = 0; c < 2; c++) {
     const F scale = reader.scale(kHalf, c), min = reader.min(c);
 SAPWOOD_UNROLL(8)

@@ -17,6 +17,16 @@ SAPWOOD_INLINE I read_codes(const Codes<kHighBits>& codes, int c) {
   return v;
 }
 
+// The same for a K step that is known only when it runs.
+template <int kHighBits>
+SAPWOOD_INLINE I read_codes(const Codes<kHighBits>& codes, int step, int c) {
+  I v = bit_and(shift16_right(load_int(codes.low + step % 4 * 64 + c * 32), step & 4), all8(15));
+  if constexpr (kHighBits == 1) v = bit_or(v, bit_and(shift16<4>(shift16_right(load_int(codes.high + c * 32), step)), all8(16)));
+  if constexpr (kHighBits == 2)
+    v = bit_or(v, bit_and(shift16<4>(shift16_right(load_int(codes.high + step / 4 * 64 + c * 32), step % 4 * 2)), all8(48)));
+  return v;
+}
+
 // A scheme: kBits; kHalves scales per group; kOffset > 0 where w = scale * (code - kOffset), 0 where a minimum is stored;
 // kBlockGroups groups per block. scale() and min() give 8 columns from column `c8` on (0 or 8).
 template <int kHighBits>

@@ -21,6 +21,7 @@ class Activations {
   int64_t max_rows_, k_, padded_k_, groups_;
   unsigned want_;
   Array<int8_t> codes8_;
+  Array<Lead8> lead8_;
   Array<int16_t> codes13_;
   Array<float> scale8_, sum8_, half_sum8_, scale13_, values_;
 };
