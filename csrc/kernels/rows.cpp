@@ -2,8 +2,8 @@
 // Invariant: a row depends on nothing but itself; sums run over fixed vector lanes in ascending order.
 //
 // Quantisation of a group of 32 to 13 bits: scale = largest magnitude / 4095, code = nearest(x / scale).
-// To 8 bits: the same with 127 and the second largest magnitude; the largest one, the lead, gets a second digit, because a
-// group with an outlier would otherwise leave few codes to its other 31 numbers. It may be up to 128 times as large as they:
+// To 8 bits: the same with 127; but a number more than 2.5 times as large as all others of its group would leave few codes to
+// them. It becomes the group's lead, with a second digit that reaches 128 times as far as theirs:
 //   scale = max(second largest, largest / 128) / 127;  lead = nearest(x / scale) = 128 * high + low, low in -64..63
 // A NaN makes its group's scale NaN, so it reaches every output instead of becoming a number.
 #include <bit>
@@ -15,6 +15,7 @@ namespace sapwood::SAPWOOD_ISA {
 namespace {
 
 constexpr float kSmallest = 1e-30f;  // smaller groups are zero: their reciprocal would overflow
+constexpr float kLeadRatio = 2.5f, kLeadReach = 128.f;
 
 // A source computes 8 numbers of a row from `kInputs` input rows. The last, partial group is read through zero-filled copies.
 struct Plain {
@@ -52,31 +53,42 @@ SAPWOOD_INLINE int index_of(const Group& magnitudes, float largest) {  // the fi
   return std::countr_zero(found);
 }
 
+SAPWOOD_INLINE int at(I v, int lane) {
+  alignas(32) int32_t lanes[8];
+  store_int(lanes, v);
+  return lanes[lane];
+}
+
 SAPWOOD_INLINE float largest_without(const Group& magnitudes, int index) {
   F m = zero();
   for (int j = 0; j < 4; j++) m = max_magnitude(m, without_lane(magnitudes.v[j], index - 8 * j));
   return largest_magnitude(m);
 }
 
+SAPWOOD_INLINE void mark(const Lead8& lead, int64_t g, const QuantizedRow& out) {
+  out.lead8[g] = lead;
+  uint64_t& word = out.led8[g / kLedGroups];
+  word = (g % kLedGroups ? word : 0) | uint64_t(lead.digits != 0) << g % kLedGroups;
+}
+
 SAPWOOD_INLINE void quantize8(const Group& x, float largest, int64_t g, const QuantizedRow& out) {
-  constexpr float kReach = 1.f / 128.f;
   Group magnitudes;
   for (int j = 0; j < 4; j++) magnitudes.v[j] = abs(x.v[j]);
   const int lead = index_of(magnitudes, largest);
-  const float next = largest_without(magnitudes, lead), reached = largest * kReach;
+  const float others = largest_without(magnitudes, lead);
+  const bool led = largest > kLeadRatio * others;  // not where it is NaN
   I c[4];
-  const float scale = codes_of<127>(x, next >= reached ? next : reached, c);  // NaN in either is NaN in `reached`
-  alignas(32) int32_t all_codes[kGroup];
-  for (int j = 0; j < 4; j++) store_int(all_codes + 8 * j, c[j]);
-  const int code = all_codes[lead], high = int(uint32_t(code) + 64) >> 7;
+  const float scale = codes_of<127>(x, !led ? largest : others * kLeadReach >= largest ? others : largest / kLeadReach, c);
   const int first = sum_of_int(add32(c[0], c[1])), second = sum_of_int(add32(c[2], c[3]));
   out.scale8[g] = scale;
   out.half_sum8[2 * g] = scale * float(first);
   out.half_sum8[2 * g + 1] = scale * float(second);
   out.sum8[g] = scale * float(first + second);
   store_int(out.codes8 + g * kGroup, pack8(pack16(c[0], c[1]), pack16(c[2], c[3])));
+  if (!led) return mark({}, g, out);
+  const int code = at(c[lead / 8], lead % 8), high = (code + 64) >> 7;
   out.codes8[g * kGroup + lead] = int8_t(code - 128 * high);
-  out.lead8[g] = {uint32_t(uint8_t(high)) << 8 * (lead % 4), lead / 4};
+  mark({uint32_t(uint8_t(high)) << 8 * (lead % 4), lead / 4}, g, out);
 }
 
 SAPWOOD_INLINE void quantize13(const Group& x, float largest, int64_t g, const QuantizedRow& out) {
