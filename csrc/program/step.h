@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/host_pages.h"
 #include "attention/kv_pool.h"
 #include "attention/plan.h"
 #include "sampling/sampler.h"
@@ -29,6 +30,7 @@ struct AllowedIds {  // what a sampling run may choose from: one bit per id, low
 struct Step {  // applied from top to bottom
   std::vector<SlotStart> starts;
   std::vector<TableRun> tokens, locations;
+  std::vector<PageMove> saves, loads;  // whole pages to host pages, and back
   std::vector<int32_t> copies_from, copies_to;
   std::vector<RowRun> runs;
   std::vector<AllowedIds> allowed;  // at most one per run; a run without one may choose any id

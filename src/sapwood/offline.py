@@ -25,7 +25,6 @@ from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.errors import EngineFailed, InvalidRequest, Unavailable
 from sapwood.messages.types import (
     Abort,
-    Drain,
     Finish,
     Flush,
     Forget,
@@ -45,6 +44,8 @@ from sapwood.worker.followers import Followers
 CONTEXT_IDS = 16
 """Prompt ids that the detokenizer sees, so that the first characters join on as in one decode."""
 HEARTBEAT_S = 60.0
+SAVE_S = 30.0
+"""How long closing may take to bring to storage what only memory holds of the cache."""
 PRESSES_THAT_BREAK_OFF = 3
 """Ctrl-C waits for the step that runs; pressed this often it does not, and the worker is of no more use."""
 
@@ -56,6 +57,7 @@ class GenerationResult:
     `index` is the prompt's place in the call, `sample_index` tells its n samples apart. `delta` is the text since the last result
     of a stream. `finish_reason`: stop (`matched` is the id or the text), length, or abort. `logprobs` has one entry for each
     completion id, `prompt_logprobs` one per prompt position from `LogprobOptions.prompt_start` on; None unless asked for.
+    `vector` (little-endian float32) is there when the request wanted one.
     """
 
     index: int
@@ -70,6 +72,7 @@ class GenerationResult:
     num_retractions: int
     logprobs: list[TokenLogprobs] | None
     prompt_logprobs: list[TokenLogprobs] | None
+    vector: bytes = b""
 
 
 class Desk:
@@ -142,7 +145,7 @@ class Desk:
         self._closed.set()
         with self._lock:
             if self._failure is None:
-                self._worker.step([Abort(list(self._open)), Drain()])
+                self._worker.drain([Abort(list(self._open))], SAVE_S)
                 self._failure = "this LLM is closed; make a new one"
             self._worker.close()
             self._followers.close()
@@ -166,6 +169,7 @@ class Desk:
                 routing_key=record.prompt.routing_key,
                 queue_timeout_s=record.prompt.queue_timeout_s,
                 timeout_s=record.prompt.timeout_s,
+                pooling=record.prompt.pooling,
             )
         )
 
@@ -285,8 +289,7 @@ class TurnLock:
 def to_result(update: Update) -> GenerationResult:
     """What a caller sees of an update; raises the error of a request that failed."""
     record, finish = update.record, update.finish
-    if finish is not None and finish.kind == "error":
-        raise _as_error(finish)
+    raise_if_failed(update)
     options = record.prompt.logprobs
     return GenerationResult(
         index=record.index,
@@ -301,7 +304,14 @@ def to_result(update: Update) -> GenerationResult:
         num_retractions=record.num_retractions,
         logprobs=list(record.logprobs) if options.output else None,
         prompt_logprobs=list(record.prompt_logprobs) if options.prompt_start is not None else None,
+        vector=record.vector,
     )
+
+
+def raise_if_failed(update: Update) -> None:
+    """Raise the error of a request that ended with one."""
+    if update.finish is not None and update.finish.kind == "error":
+        raise _as_error(update.finish)
 
 
 def _as_error(finish: Finish) -> InvalidRequest | EngineFailed:

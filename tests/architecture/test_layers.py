@@ -20,10 +20,12 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("scheduler", "engine"),
     ("worker", "tokenizer"),
-    ("detokenizer", "webui"),
+    ("detokenizer", "parsing", "webui"),
     ("server",),
     ("offline",),
+    ("pump",),
     ("llm",),
+    ("lang",),
     ("sapwood",),
     ("simulate",),
     ("bench",),
@@ -34,10 +36,11 @@ RANK = {area: rank for rank, row in enumerate(ROWS) for area in row}
 # These never import torch, neither themselves nor through what they import.
 TORCH_FREE = (
     "errors", "core", "registry", "config", "observability", "messages", "scheduler", "tokenizer", "detokenizer", "server",
+    "parsing",
     "weights.catalog", "kvcache.pages", "kvcache.prefix", "kvcache.radix", "kvcache.chunk", "kvcache.hashed", "kvcache.policy",
     "kvcache.audit", "kvcache.hierarchical", "kvcache.tiers", "kvcache.storage", "kvcache.storage_file",
     "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.version",
-    "cli.replay", "cli.simulate", "cli.bench", "cli.bench_serve", "bench.serve", "simulate",
+    "cli.replay", "cli.simulate", "cli.bench", "cli.bench_serve", "bench.serve", "simulate", "lang",
 )  # fmt: skip
 
 

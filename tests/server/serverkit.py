@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import numpy as np
 import uvicorn
 
 from sapwood.config.sections import ServerSection
@@ -33,6 +34,7 @@ from sapwood.messages.types import (
     unpack_ids,
 )
 from sapwood.observability.metrics import Metrics
+from sapwood.parsing.formats import find_format
 from sapwood.server.app import create_app
 from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.context import ServerContext
@@ -69,6 +71,7 @@ class FakeBackend:
         self.watched: list[Watch] = []
         self.forgotten: list[int] = []
         self.runs: dict[int, FakeRun] = {}
+        self.vector_size = 4
         self.is_paused = False
         self.full: Exception | None = None
         self.deliver: Callable[[Any], None] = lambda message: None
@@ -134,7 +137,7 @@ class FakeBackend:
             if ids[0] in params.stop_token_ids:
                 finish, text = Finish("stop", ids[0]), ""
             elif stop is not None:
-                finish, stopped = Finish("stop", stop), True
+                finish, stopped, text = Finish("stop", stop), True, text.removesuffix(stop)
             elif run.num_done == params.max_new_tokens:
                 finish = Finish("length")
         else:
@@ -149,6 +152,7 @@ class FakeBackend:
             num_cached=min(3, len(prompt) - 1),
             logprobs=[fake_logprobs(token_id, submit.logprobs) for token_id in ids] if submit.logprobs.output else None,
             prompt_logprobs=self._prompt_logprobs(submit) if index == 0 else None,
+            vector=fake_vector([int(token_id) for token_id in prompt], self.vector_size) if submit.pooling else b"",
         )
         return TextEvent(event, text, run.num_done, stopped)
 
@@ -166,6 +170,11 @@ def fake_logprobs(token_id: int, options: LogprobOptions) -> TokenLogprobs:
     """The chosen id is the best one; its neighbours follow."""
     top = [(token_id + step) % 259 for step in range(options.top_n)]
     return TokenLogprobs(token_id, -0.25, top, [-0.25 - step for step in range(options.top_n)], [-9.0] * len(options.token_ids))
+
+
+def fake_vector(token_ids: list[int], size: int) -> bytes:
+    """How often ids that leave each remainder occur."""
+    return np.bincount(np.array(token_ids) % size, minlength=size).astype("<f4").tobytes()
 
 
 def section(**changes: Any) -> ServerSection:
@@ -189,8 +198,15 @@ class House:
 
 
 def make_house(
-    backend: FakeBackend | None = None, *, is_ready: bool = True, max_body_bytes: int = 1 << 20, **settings: Any
+    backend: FakeBackend | None = None,
+    *,
+    is_ready: bool = True,
+    max_body_bytes: int = 1 << 20,
+    template: str | None = None,
+    context_len: int = CONTEXT_LEN,
+    **settings: Any,
 ) -> House:
+    """`template` replaces the byte vocabulary's chat template."""
     backend = backend or FakeBackend()
     chosen = section(**settings)
     frontend = Frontend(backend, metrics=Metrics("fake") if chosen.enable_metrics else None, random_seed=chosen.random_seed)
@@ -198,14 +214,20 @@ def make_house(
     if is_ready:
         frontend.start_serving(
             ServingLimits(
-                CONTEXT_LEN,
+                context_len,
                 4096,
                 backend.tokenizer.vocab_size,
                 chosen.max_queued_requests,
                 allow_auto_truncate=chosen.allow_auto_truncate,
             )
         )
-    model = ServedModel("fake", "/models/fake", backend.tokenizer, ChatRenderer(backend.tokenizer).render, ("fake-catalog",))
+    chat = ChatRenderer(backend.tokenizer, template)
+    output = find_format(
+        chosen.tool_call_parser, chosen.reasoning_parser, chat.source, frozenset(backend.tokenizer.control_texts)
+    )
+    model = ServedModel(
+        "fake", "/models/fake", backend.tokenizer, chat.render, ("fake-catalog",), output=output, reads_tools=chat.reads_tools
+    )
     context = ServerContext(frontend, model, chosen, max_body_bytes)
     return House(backend, frontend, context, create_app(context))
 

@@ -49,7 +49,11 @@ TYPED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, chat(messages=[{"role": "alien", "content": "x"}]), "messages"),
     (CHAT, chat(messages=[{"content": "x"}]), "messages"),
     (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]), "messages[0].content[0]"),
-    (CHAT, chat(messages=[{"role": "tool", "content": "x", "tool_call_id": "1"}]), "messages[0].role"),
+    (CHAT, chat(messages=[{"role": "function", "content": "x", "name": "f"}]), "messages[0].role"),
+    (CHAT, chat(messages=[{"role": "user", "content": "x", "tool_calls": [{}]}]), "messages[0].tool_calls"),
+    (CHAT, chat(messages=[{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls[0]"),
+    (CHAT, chat(chat_template="{{ messages }}"), "chat_template"),
+    (CHAT, chat(reasoning_effort="extreme"), "reasoning_effort"),
     # lengths
     (GENERATE, {"input_ids": [1] * 256}, "input_ids"),
     (GENERATE, {"input_ids": [1] * 250, "sampling_params": {"max_new_tokens": 7}}, "max_new_tokens"),

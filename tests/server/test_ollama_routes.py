@@ -78,7 +78,7 @@ def test_the_official_client_asks_about_models(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="not served here") as failure:
         client.show("other")
     assert failure.value.status_code == 404
-    with pytest.raises(ollama.ResponseError, match="not embeddings") as failure:
+    with pytest.raises(ollama.ResponseError, match="--is-embedding") as failure:
         client.embed("fake", "text")
     assert failure.value.status_code == 400
 
@@ -137,7 +137,7 @@ def test_a_call_without_a_prompt_loads_nothing_and_says_so() -> None:
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": 5}, "messages"),
     (CHAT, {"messages": [{"role": "x"}]}, "messages[0].role"),
-    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aa"]}]}, "messages[0].images"),
     (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
     (CHAT, {"messages": [{"role": "user", "content": "x" * 1000}]}, "messages"),

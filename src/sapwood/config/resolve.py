@@ -89,6 +89,8 @@ def resolve(raw: RawOptions, host: HostFacts) -> Config:
         context_length=pick.get("context_length"),
         chat_template=pick.get("chat_template"),
         random_seed=seed,
+        is_embedding=pick.get("is_embedding"),
+        pooling=pick.get("pooling"),
     )
     engine = _engine(pick, device, host)
     scheduler = _scheduler(pick, engine, seed)
@@ -217,6 +219,8 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         default_priority=pick.get("default_priority_value"),
         request_timelines=pick.get("request_timelines"),
         log_level=pick.get("log_level"),
+        tool_call_parser=pick.get("tool_call_parser"),
+        reasoning_parser=pick.get("reasoning_parser"),
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from sapwood.core.plan import Int32Array, StepResult
+from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 from sapwood.core.transfer import TransferDone
 
@@ -66,6 +67,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     routing_key: str = ""
     queue_timeout_s: float | None = None
     timeout_s: float | None = None
+    pooling: Pooling | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -108,7 +110,10 @@ class AskTimeline(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Finish what runs and waits, then exit."""
+    """Finish what runs and waits, then exit. A worker takes up to `save_s` to bring to storage what only memory holds; it may be
+    told again, to shorten that."""
+
+    save_s: float = 0.0
 
 
 ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | AskTimeline | Drain
@@ -135,6 +140,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `prompt_logprobs` covers [prompt_start, num_prompt) and comes once. `queue_s`, how long the request waited to be admitted,
     comes with the first id (or the end, when there is none). `cached_below` says how many of the cached tokens came from the
     host's memory and from storage; the rest lay on the device.
+    `vector` (little-endian float32) comes with the end of a request that wanted one.
     """
 
     number: int
@@ -147,6 +153,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: list[TokenLogprobs] | None = None
     queue_s: float | None = None
     cached_below: tuple[int, int] = (0, 0)
+    vector: bytes = b""
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +188,10 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     stored_pages_total: int = 0
     cached_host_tokens_total: int = 0
     cached_storage_tokens_total: int = 0
+    num_window_pages: int = 0
+    num_free_window_pages: int = 0
+    num_evictable_window_pages: int = 0
+    evicted_window_pages_total: int = 0
 
 
 class StepEvents(msgspec.Struct, frozen=True, tag=True):

@@ -29,15 +29,17 @@ class Decoder:
         needy = [resident for resident in rows if self._custody.needs_page(resident)]
         while len(needy) > self._custody.num_available and self._custody.pins.drop_oldest():
             pass
-        if len(needy) > self._custody.num_available:
+        if len(needy) > min(self._custody.num_available, self._custody.window.num_available):
             self._make_room(len(needy), confirmed_step)
+            num_lucky = min(self._custody.num_available, self._custody.window.num_available)
             needy = sorted((resident for resident in needy if not resident.is_leaving), key=seniority)
-            unlucky = set(map(id, needy[self._custody.num_available :]))
+            unlucky = set(map(id, needy[num_lucky:]))
             rows = [resident for resident in rows if not resident.is_leaving and id(resident) not in unlucky]
-            needy = needy[: self._custody.num_available]
+            needy = needy[:num_lucky]
         for resident in needy:
             self._custody.grow(resident)
             builder.write_pages(resident, len(resident.pages) - 1, len(resident.pages))
+            self._custody.window.open(builder, resident, 1)
         for resident in rows:
             builder.run(resident, 1)
         if rows:

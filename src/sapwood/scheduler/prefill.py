@@ -21,6 +21,7 @@ from sapwood.scheduler.policy import policies
 from sapwood.scheduler.preemption import Preemptor
 from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.queue_view import QueueView
+from sapwood.scheduler.ranking import Ranking
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.roster import Roster
 
@@ -56,8 +57,8 @@ class Prefiller:
         self._reservation = reservation
         self._progress = progress
         self._preemptor = preemptor
-        self._order = policies.get(options.policy)
-        self._view = QueueView(self._look, self._running, custody.pool.page_size, progress, options.seed)
+        view = QueueView(self._look, self._running, custody.pool.page_size, progress, options.seed)
+        self._ranking = Ranking(policies.get(options.policy), roster.waiting, view)
         self._aging_interval = options.aging_interval
         self._num_until_elder = options.aging_interval
         self._max_running = options.max_running_requests
@@ -70,7 +71,8 @@ class Prefiller:
     def fill(self, builder: PlanBuilder, allowance: Allowance) -> None:
         """Rows for as much as is allowed: a prompt that has started goes on first, then the waiting are tried in order."""
         for resident in self._roster.running:
-            if resident.request.num_pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
+            request = resident.request
+            if request.state is RequestState.PREFILLING and request.num_pending and not allowance.is_spent:
                 self._run(builder, resident, allowance)
         self.limit = self._first_limit(allowance)
         if self.limit is Limit.SLOTS and self._preemptor.make_room(self._roster.waiting.first, num_slots=1):
@@ -104,8 +106,8 @@ class Prefiller:
         self._age()
         held_back, highest = -sys.maxsize, self._roster.waiting.first.priority
         leaders, num_followers = self._leaders(), 0
-        for request in self._order(self._roster.waiting.snapshot(), self._view):
-            if request.priority <= held_back:
+        for request in self._ranking.order():
+            if request.priority <= held_back or request.state is not RequestState.WAITING:
                 continue
             if self._custody.tiers.is_awaited(request.number):
                 continue
@@ -134,7 +136,7 @@ class Prefiller:
                 continue
             self._start(builder, resident, match, donor, num_rows)
             self._run(builder, resident, allowance)
-            leaders = self._leaders()
+            leaders.append(request)
             num_promised += num_wanted - len(resident.pages)
             limit = self._first_limit(allowance)
             if limit is not Limit.NOTHING:
@@ -152,10 +154,10 @@ class Prefiller:
             source_page, donor.last_step = donor.pages[num_whole], builder.step
         elif resident.source is not None:
             num_rows = match.num_rows
-            self._custody.hold_source(resident, builder.step)
         if num_rows:
+            self._custody.hold_source(resident, source_page, builder.step)
             builder.copy_rows(source_page, resident, num_whole, num_rows)
-        is_first = request.num_cached < 0
+        is_first, num_copied = request.num_cached < 0, num_rows
         if match.host:
             self._custody.load(resident, match)
             num_rows = len(match.host) * self._custody.pool.page_size
@@ -168,11 +170,16 @@ class Prefiller:
         self._roster.admit(resident)
         self._num_until_elder -= 1
         builder.start(resident)
+        self._custody.window.start(builder, resident, source_page, num_copied)
 
     def _run(self, builder: PlanBuilder, resident: Resident, allowance: Allowance) -> None:
         """As large a chunk of the resident's prompt as is allowed."""
-        request = resident.request
-        count = allowance.grant(request.num_computed, request.num_pending)
+        request, window = resident.request, self._custody.window
+        num_wanted = min(request.num_pending, window.room(resident))
+        if num_wanted <= 0:
+            return  # launched steps have to be confirmed first
+        count = allowance.grant(request.num_computed, num_wanted)
+        window.open(builder, resident, count)
         builder.run(resident, count)
         self._roster.timelines.note(request, "chunk", count, len(resident.pages))
 
@@ -192,9 +199,8 @@ class Prefiller:
     # ------------------------------------------------------------------------------------------------- sharing in the batch
     def _leaders(self) -> list[Request]:
         """Running requests of whose prompts a part is not confirmed, and so not yet shared."""
-        if not self._custody.index.is_sharing:
-            return []
-        return [request for request in self._running() if request.num_confirmed < request.num_prompt]
+        running = [resident.request for resident in self._roster.running]
+        return [request for request in running if request.num_confirmed < request.num_prompt]
 
     def _follows(self, request: Request, num_matched: int, leaders: list[Request]) -> bool:
         """Whether one of the `leaders`, whose prompts are just being computed, will have what this request could share beyond
@@ -202,6 +208,8 @@ class Prefiller:
 
         Samples of one group wait for any gain; others only when at least `follow_tokens` are to be shared.
         """
+        if not self._custody.index.is_sharing:
+            return False
         limit = request.match_limit
         for leader in leaders:
             if leader.namespace == request.namespace:
@@ -221,6 +229,7 @@ class Prefiller:
             sibling = resident.request
             if sibling.namespace == request.namespace and resident.num_shared <= index:
                 end = min(sibling.num_confirmed, sibling.num_prompt, request.match_limit, (index + 1) * page_size)
-                if end - index * page_size > best_rows and sibling.begins_like(request, end):
+                is_longer = end - index * page_size > best_rows and self._custody.window.sees(resident, index)
+                if is_longer and sibling.begins_like(request, end):
                     best, best_rows = resident, end - index * page_size
         return (best, best_rows) if best is not None else (None, 0)

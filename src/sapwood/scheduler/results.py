@@ -21,7 +21,7 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
     if not row.samples:
         if request.num_confirmed < request.num_known or request.max_len > request.num_prompt:
             return None
-        return make_event(request, finish=LENGTH)
+        return make_event(request, finish=LENGTH, vector=result.vectors.get(index, b""))
     token_id = result.token_ids[index]
     if not 0 <= token_id < limits.vocab_size:
         return make_event(request, finish=_broken(token_id))
@@ -41,7 +41,7 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
     )
 
 
-def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
+def make_event(request: Request, *, finish: Finish | None, vector: bytes = b"") -> TokenEvent:
     """An event without new ids."""
     return TokenEvent(
         request.number,
@@ -53,6 +53,7 @@ def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
         prompt_logprobs=request.report.take(),
         cached_below=request.cached_below,
         queue_s=None if request.num_completion else request.queue_s,
+        vector=vector,
     )
 
 

@@ -126,6 +126,7 @@ class Scheduler:
             is_prompt = row.first < request.num_prompt
             if not resident.is_leaving and (is_prompt or not request.num_confirmed % page_size):  # else no page has become full
                 self._custody.publish(resident, soon=is_prompt)
+                self._custody.window.advance(resident)
 
     def _plan(self) -> StepPlan | None:
         """Decodes and prompts together, or (prefill-first) decodes only when no prompt can be computed.
@@ -143,7 +144,8 @@ class Scheduler:
             self._prefiller.fill(builder, self._budget.open(()))
             if not builder.rows:
                 self._decoder.fill(builder, self._progress.confirmed_step)
-        self._custody.move(builder)
+        is_last = self._inbox.is_draining and not self._roster.live and not self._roster.leaving
+        self._custody.move(builder, self._inbox.leave_by_s if is_last else None)
         if builder.is_empty:
             return None
         plan = builder.build()
@@ -155,8 +157,8 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------- questions
     @property
     def has_work(self) -> bool:
-        """Whether a request is unfinished or a launched step unconfirmed."""
-        return bool(self._roster.live or self._roster.leaving or self._in_flight)
+        """Whether a request is unfinished, a launched step unconfirmed, or (draining) the cache on its way to storage."""
+        return bool(self._roster.live or self._roster.leaving or self._in_flight or self._custody.tiers.is_leaving)
 
     @property
     def idle(self) -> bool:
@@ -216,6 +218,7 @@ class Scheduler:
             cached_storage_tokens_total=self._prefiller.num_cached_below[1],
             num_pins=len(self._custody.pins),
             **self._custody.tiers.counts,
+            **self._custody.window.counts,
         )
 
     def check(self) -> list[str]:

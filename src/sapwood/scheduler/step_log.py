@@ -28,7 +28,7 @@ from sapwood.messages.types import StepInputs
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.scheduler import Scheduler
 
-FORMAT = 1
+FORMAT = 2
 MAX_BACKLOG_TURNS = 10_000
 _LENGTH = struct.Struct("<I")
 _Queue = SimpleQueue[tuple[StepInputs, StepPlan | None] | None]
@@ -143,7 +143,7 @@ def plan_digest(plan: StepPlan) -> bytes:
         (start.slot, start.num_prompt, start.sample_index, start.params.seed, start.logprobs.prompt_start)
         for start in plan.starts
     ]
-    facts += [(write.slot, write.position) for write in plan.writes]
+    facts += [(write.slot, write.position, write.is_window) for write in plan.writes]
     digest.update(msgspec.msgpack.encode(facts))
     for array in (
         *(start.token_ids for start in plan.starts),
@@ -151,6 +151,7 @@ def plan_digest(plan: StepPlan) -> bytes:
         plan.copies,
         plan.saves,
         plan.loads,
+        plan.window_copies,
     ):
         digest.update(_LENGTH.pack(array.size) + array.tobytes())
     return digest.digest()
@@ -170,7 +171,7 @@ class Replay:
 
 def replay(path: str) -> Replay:
     """Make a log's decisions again with a scheduler of its own; raises ConfigError when the file is not a step log."""
-    turns = _Frames(path)
+    turns = StepLogReader(path)
     header = turns.header
     scheduler = Scheduler(header.limits, header.options)
     num_turns = num_steps = num_tokens = 0
@@ -186,7 +187,7 @@ def replay(path: str) -> Replay:
 
 def measured_steps(path: str) -> Iterator[tuple[StepPlan, float]]:
     """The plans of a log, made again, with the seconds that each step was measured to take."""
-    frames = _Frames(path)
+    frames = StepLogReader(path)
     scheduler = Scheduler(frames.header.limits, frames.header.options)
     plans: dict[int, StepPlan] = {}
     for turn in frames:
@@ -201,11 +202,12 @@ def measured_steps(path: str) -> Iterator[tuple[StepPlan, float]]:
 
 def read_turns(path: str) -> Iterator[LoggedTurn]:
     """A log's records, for analysis."""
-    return iter(_Frames(path))
+    return iter(StepLogReader(path))
 
 
-class _Frames:
-    """A file's frames, decoded as they are read."""
+class StepLogReader:
+    """A log's header, and its records, decoded as they are read (once). `is_torn`, at the end: the last one was cut off. Raises
+    ConfigError for what is no step log of this version."""
 
     def __init__(self, path: str) -> None:
         try:

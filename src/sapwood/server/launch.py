@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import signal
 import socket
@@ -25,11 +26,12 @@ from sapwood.errors import ConfigError, EngineFailed, SapwoodError
 from sapwood.messages.topology import Topology, create_topology
 from sapwood.messages.types import Answer, Ready, StepTexts
 from sapwood.observability.metrics import Metrics, NullMetrics
+from sapwood.parsing.formats import find_format
 from sapwood.server.app import create_app
 from sapwood.server.backend import ServedModel
 from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
-from sapwood.server.limits import ServingLimits
+from sapwood.server.limits import serving_limits
 from sapwood.server.link import ReplicaLink
 from sapwood.server.liveness import PROBE_INTERVAL_S, SILENCE_LIMIT_S, Liveness
 from sapwood.server.protocol import protocol_options
@@ -120,12 +122,13 @@ class Replica:
         self._frontend = Frontend(
             self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
         )
-        self._model = served_model(config.model, model_path, tokenizer)
+        self._model = served_model(config.model, model_path, tokenizer, settings)
         self._specs = child_specs(config, model_path, topology)
         self._end = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: SapwoodError | None = None
         self._has_started = False
+        self._drain_until_s: float | None = None
 
     async def run(self, listener: socket.socket) -> int:
         """Start everything, serve until told to stop or until a process dies, end everything; returns the exit status."""
@@ -138,8 +141,12 @@ class Replica:
             async with http_server(create_app(ServerContext(self._frontend, self._model, self._config.server)), listener):
                 await self._serve()
         finally:
-            self._link.drain()
-            await self._supervisor.stop(CHILD_GRACE_S if self._has_started else 0.0)  # what still starts up hears nothing yet
+            save_s = self._time_to_save_s()
+            self._link.drain(save_s)
+            saving = asyncio.ensure_future(self._hurry_once())
+            grace_s = save_s + CHILD_GRACE_S if self._has_started else 0.0  # what still starts up hears nothing yet
+            await self._supervisor.stop(grace_s)
+            saving.cancel()
             self._link.close(self._loop)
         return 1 if self._failure else 0
 
@@ -175,14 +182,11 @@ class Replica:
     def _start_serving(self, worker: Ready) -> None:
         settings, info, vocabulary = self._config.server, worker.info, self._model.vocabulary
         self._link.alive = self._has_started = True
+        most = info["max_running_requests"] + settings.max_queued_requests + self._num_displacing()
         self._frontend.start_serving(
-            ServingLimits(
-                context_len=info["context_length"],
-                pool_tokens=info["max_total_num_tokens"],
-                vocab_size=info["vocab_size"],
-                max_open_requests=info["max_running_requests"] + settings.max_queued_requests + self._num_displacing(),
+            dataclasses.replace(
+                serving_limits(info, most),
                 allow_auto_truncate=settings.allow_auto_truncate,
-                has_tiers=info["num_host_pages"] > 0,
                 longest_token_chars=max(len(vocabulary.token_bytes(token_id)) for token_id in range(vocabulary.vocab_size)),
             )
         )
@@ -195,6 +199,7 @@ class Replica:
     async def _drain(self) -> None:
         """Let open requests finish, up to the deadline or a second signal."""
         timeout_s = self._config.launch.drain_timeout_s
+        self._drain_until_s = self._loop.time() + timeout_s
         logger.info("draining: %d open requests, up to %.0f s (signal again to stop at once)", self._frontend.num_open, timeout_s)
         draining = asyncio.ensure_future(self._frontend.drain(timeout_s))
         hurrying = asyncio.ensure_future(self._hurry.wait())
@@ -203,6 +208,16 @@ class Replica:
         if not draining.done():
             self._frontend.abort("", "the server is shutting down")
         await draining
+
+    def _time_to_save_s(self) -> float:
+        """What is left of the drain time, for the cache."""
+        if self._failure or self._hurry.is_set() or self._drain_until_s is None:
+            return 0.0
+        return max(self._drain_until_s - self._loop.time(), 0.0)
+
+    async def _hurry_once(self) -> None:
+        await self._hurry.wait()
+        self._link.hurry()
 
     def _deliver(self, message: StepTexts | Answer | Ready) -> None:
         if isinstance(message, Ready):
@@ -250,7 +265,7 @@ async def http_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[No
         await serving
 
 
-def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -> ServedModel:
+def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer, settings: ServerSection) -> ServedModel:
     """The model as clients see it."""
     chat = open_chat(tokenizer, options.chat_template)
     names = {options.model_path, model_path, Path(model_path).name}
@@ -263,6 +278,9 @@ def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -
         aliases=tuple(sorted(names)),
         tokenizer_facts=(*sorted(tokenizer.special_token_texts.items()), ("chat_template", tokenizer.chat_template)),
         fim=find_fim(tokenizer),
+        frame=tokenizer.frame,
+        output=find_format(settings.tool_call_parser, settings.reasoning_parser, chat.source, frozenset(tokenizer.control_texts)),
+        reads_tools=chat.reads_tools,
         format=files[0].suffix.removeprefix(".") if files else "",
         num_bytes=sum(file.stat().st_size for file in files),
     )

@@ -30,6 +30,7 @@ from sapwood.weights.checkpoint import Checkpoint
 from sapwood.weights.dummy import DummyCheckpoint
 from sapwood.weights.shapes import EDGE_MATRICES
 from sapwood.weights.slicing import RawTensor
+from sapwood.worker.pooled import PooledModel, decoder_pooler
 from sapwood.worker.tiers import count_host_pages, model_identity
 
 NATIVE_PAGE = 16
@@ -42,6 +43,11 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def arithmetic(self) -> str:
+        """Names whatever decides, beside weights and tokens, which bytes of KV come out."""
+        ...
 
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
         """What the model will take on one rank."""
@@ -59,7 +65,15 @@ class TorchBackend:
     section: EngineSection
     device: Device
     group: Group
+    pooled: PooledModel | None = None
     name: str = "reference"
+
+    @property
+    def arithmetic(self) -> str:
+        """The library's version, the machine and the types."""
+        kind, types = self.device.kind, (self.section.dtype, self.section.kv_cache_dtype)
+        machine = torch.cuda.get_device_name() if kind == "cuda" else torch.backends.cpu.get_cpu_capability()
+        return f"torch {torch.__version__} on {kind} {machine} {types}"
 
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
         config, kind = checkpoint.config, self.device.kind
@@ -83,7 +97,8 @@ class TorchBackend:
             num_host_pages=count_host_pages(section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
         )
         model = load_model(options, CountedCheckpoint(checkpoint, progress, set()), self.group, self.device)
-        return build_engine(options, model, self.group, self.device)
+        pooler = decoder_pooler(self.pooled, checkpoint, model, self.device) if self.pooled else None
+        return build_engine(options, model, self.group, self.device, pooler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +109,11 @@ class NativeBackend:
     module: ModuleType
     max_step_tokens: int
     name: str = "native"
+
+    @property
+    def arithmetic(self) -> str:
+        """The kernels, how weights are rounded at load, and the type of the pages."""
+        return f"native {self.module.arithmetic()} {self.section.quantization} {NATIVE_KV[self.section.kv_cache_dtype]}"
 
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
         """Raises ConfigError where weights that are quantised already shall be quantised."""
@@ -116,6 +136,7 @@ class NativeBackend:
             page_size=plan.page_size,
             vocab_size=checkpoint.config.vocab_size,
             eos_token_ids=checkpoint.config.eos_token_ids,
+            num_host_pages=count_host_pages(self.section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
         )
         chunk = self.max_step_tokens if plan.chunked_prefill_size == -1 else plan.chunked_prefill_size
         engine: TieredEngine = self.module.create_native_engine(
@@ -176,9 +197,11 @@ def _quantised_bytes(name: str, shape: tuple[int, ...], quantization: str) -> in
     return shape[0] * div_ceil(shape[1], 32) * block_bytes
 
 
-def choose_backend(section: EngineSection, device: Device, group: Group, max_step_tokens: int) -> tuple[Backend, str]:
+def choose_backend(
+    section: EngineSection, device: Device, group: Group, max_step_tokens: int, pooled: PooledModel | None = None
+) -> tuple[Backend, str]:
     """The backend, and why it is this one; raises ConfigError when the one that was asked for cannot run."""
-    reference = TorchBackend(section, device, group)
+    reference = TorchBackend(section, device, group, pooled)
     if section.kernel_backend == "reference":
         if section.quantization != "none":
             message = "needs native kernels; leave it or --kernel-backend reference out"
@@ -186,6 +209,8 @@ def choose_backend(section: EngineSection, device: Device, group: Group, max_ste
         return reference, "--kernel-backend"
     module = _native_module()
     obstacle = _obstacle(section, device, group, module)
+    if pooled is not None:
+        obstacle = "it gives tokens, not the vectors that this model is served for"
     if section.quantization != "none" and (obstacle or module is None):
         needs = f"--quantization {section.quantization} needs native kernels"
         raise ConfigError(f"{needs}, which cannot run: {obstacle}", param="quantization")
@@ -202,8 +227,6 @@ def _obstacle(section: EngineSection, device: Device, group: Group, module: Modu
         return f"it computes on the CPU, not on {device.kind}"
     if group.size > 1:
         return "it has one rank; leave --tp-size out"
-    if section.cache.host_bytes != 0:
-        return "it cannot move pages between tiers yet; leave --enable-hierarchical-cache out"
     if section.page_size % NATIVE_PAGE:
         return f"its pages hold {NATIVE_PAGE} tokens; take a --page-size that is a multiple"
     if section.dtype not in ("auto", "float32") or section.kv_cache_dtype not in NATIVE_KV:

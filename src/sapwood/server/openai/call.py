@@ -134,8 +134,6 @@ def _check_call(fields: CallFields, sampling: SamplingFields) -> None:
         raise InvalidRequest("best_of is supported only when it equals n; leave it out", param="best_of")
     if fields.response_format is not None and _type_of(fields.response_format) != "text":
         raise InvalidRequest('response_format is supported only as {"type": "text"}; leave it out', param="response_format")
-    if fields.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequest("tool_choice is not supported by this server; leave it out", param="tool_choice")
     if fields.modalities not in (None, [], ["text"]):
         raise InvalidRequest('modalities is supported only as ["text"]; leave it out', param="modalities")
 

@@ -37,7 +37,6 @@ class CallFields(msgspec.Struct, kw_only=True):
     cache_salt: Text | None = None
     extra_key: Text | None = None
     response_format: Any = None
-    tool_choice: Any = None
     modalities: Any = None
 
 
@@ -68,10 +67,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """One part of a message's content; only text is supported."""
+    """One part of a message's content; only text is supported (a refusal that is sent back is text too)."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -81,12 +81,22 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[Part] | None = None
     name: Text | None = None
     tool_calls: list[Any] | None = None
+    tool_call_id: Text | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class ChatFields(msgspec.Struct, kw_only=True):
     """What only chat completions have."""
 
     messages: list[Message]
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -115,6 +125,9 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
     prompt: str | list[str] | None = None
     text: str | list[str] | None = None
     messages: list[Message] | None = None
+    tools: list[Any] | None = None
+    reasoning_effort: str | None = None
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -125,11 +138,11 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
 OpenAIRefusals = make_refusals(
     "OpenAIRefusals",
     (
-        "tools", "functions", "function_call", "audio", "web_search_options", "json_schema", "regex", "ebnf",
+        "functions", "function_call", "audio", "web_search_options", "json_schema", "regex", "ebnf",
         "structural_tag", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
         "use_beam_search", "beam_width", "allowed_token_ids", "bad_words", "logits_processors", "logit_processors",
         "custom_logit_processor", "custom_params", "prompt_logprobs", "lora_path", "session_params", "return_hidden_states",
-        "return_routed_experts", "chat_template", "input_ids", "truncate_prompt_tokens", "documents", "watermark",
+        "return_routed_experts", "input_ids", "truncate_prompt_tokens", "documents", "watermark",
         "bootstrap_room", "images",
     ),
 )  # fmt: skip
