@@ -39,7 +39,7 @@ from sapwood.worker.followers import Followers
 
 TOLERANCE = 0.15
 USUAL = WorkloadOptions(rate=4.0, pause_s=0.3, num_turns=4, seed=1)
-CALIBRATION = WorkloadOptions(num_requests=24, rate=3.0, input_tokens=320, output_tokens=48, spread=0.9, seed=2)
+CALIBRATION = WorkloadOptions(num_requests=36, rate=4.0, input_tokens=350, output_tokens=40, spread=0.95, seed=2)
 LOADS = {
     "shared-prefix": replace(USUAL, num_requests=40, num_prefixes=4, prefix_tokens=256, input_tokens=48, output_tokens=32),
     "multi-turn": replace(USUAL, num_requests=32, rate=2.0, input_tokens=64, output_tokens=32),
@@ -109,8 +109,8 @@ def compare(bench: Bench, repeats: int) -> bool:
     """Print the tables; whether everything is as it should be."""
     _, log = bench.live("random", CALIBRATION)
     cost = calibrate(log)
-    parts = f"{cost.base_s * 1e3:.2f} ms + {cost.token_s * 1e6:.1f} us a token + {cost.attended_s * 1e9:.2f} ns a position"
-    print(f"Cost model: {parts}\n")
+    points = ", ".join(f"{num_tokens}: {seconds * 1e3:.2f}" for num_tokens, seconds in cost.points)
+    print(f"Cost model: ms by tokens {points}; {cost.attended_s * 1e9:.2f} ns for each position attended to\n")
     real: dict[str, list[Seen]] = {name: [] for name in LOADS}
     print("| workload | run | steps | plans | hit rate, real | hit rate, simulated |\n|---|---|---|---|---|---|")
     is_good = True

@@ -136,10 +136,12 @@ class Metrics:
         """One request got tokens, `interval_s` after it was received (the first ones) or after the last ones."""
         (self._first if is_first else self._between).observe(interval_s)
 
-    def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:
-        """One request ended: stop, length, abort or error; `queue_s` is how long it waited to be admitted, if it was."""
-        if queue_s is not None:
-            self._queued.observe(queue_s)
+    def observe_queue(self, queue_s: float) -> None:
+        """One request that waited so long to be admitted brought its first news."""
+        self._queued.observe(queue_s)
+
+    def observe_finish(self, kind: str, latency_s: float) -> None:
+        """One request ended: stop, length, abort or error."""
         self._ends[kind] = self._ends.get(kind, 0) + 1
         self._whole.observe(latency_s)
 
@@ -184,7 +186,10 @@ class NullMetrics:
     def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
         """Nothing."""
 
-    def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:
+    def observe_queue(self, queue_s: float) -> None:
+        """Nothing."""
+
+    def observe_finish(self, kind: str, latency_s: float) -> None:
         """Nothing."""
 
     def observe_response(self, status: int) -> None:

@@ -95,22 +95,29 @@ class _Window:
 
 
 def fit_step_times(samples: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Coefficients of (1, tokens, attended) with the least relative error, given rows of (tokens, attended, seconds, ...); what
-    would become negative is left out."""
+    """Coefficients of (1, tokens, attended) for rows of (tokens, attended, seconds, ...); zeros without any."""
     if not len(samples):
         return 0.0, 0.0, 0.0
-    features = np.column_stack([np.ones(len(samples)), samples[:, 0], samples[:, 1]]) / samples[:, 2:3]
-    scales = features.max(axis=0)
-    features /= scales
-    kept = [0, 1, 2]
+    features = np.column_stack([np.ones(len(samples)), samples[:, 0], samples[:, 1]])
+    base_s, token_s, attended_s = fit_nonnegative(features, samples[:, 2]).tolist()
+    return base_s, token_s, attended_s
+
+
+def fit_nonnegative(features: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The coefficients of `features` [n, k] that come closest to `seconds` [n > 0] in relative error; what would become negative
+    is left out (0)."""
+    relative = features / seconds[:, None]
+    scales = np.maximum(relative.max(axis=0), 1e-300)
+    relative /= scales
+    kept = list(range(features.shape[1]))
     while True:
-        part = features[:, kept]
-        gram = part.T @ part + 1e-9 * len(samples) * np.eye(len(kept))
+        part = relative[:, kept]
+        gram = part.T @ part + 1e-9 * len(part) * np.eye(len(kept))
         solution = np.linalg.solve(gram, part.sum(axis=0))
         if len(kept) == 1 or solution.min() >= 0.0:
             break
         del kept[int(solution.argmin())]
-    coefficients = np.zeros(3)
+    coefficients = np.zeros(features.shape[1])
     coefficients[kept] = np.maximum(solution, 0.0)
-    base_s, token_s, attended_s = (coefficients / scales).tolist()
-    return base_s, token_s, attended_s
+    found: NDArray[np.float64] = coefficients / scales
+    return found

@@ -12,10 +12,11 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sapwood.core.plan import StepPlan
 from sapwood.errors import ConfigError
-from sapwood.scheduler.step_cost import attended, fit_step_times
+from sapwood.scheduler.step_cost import attended, fit_nonnegative
 from sapwood.scheduler.step_log import measured_steps
 
 MIN_STEPS = 20
@@ -77,13 +78,25 @@ def load_cost(path: str) -> CostModel:
 
 
 def calibrate(step_log: str) -> CostModel:
-    """The model that fits the measured steps of a log (`--step-log`) best, in relative error; raises ConfigError when it has too
-    few of them."""
+    """The model that fits the measured steps of a log (`--step-log`) best, in relative error: a line that bends where steps have
+    about 1, 2, 4, 8... tokens, and what attention adds. Raises ConfigError when the log has too few of them."""
     samples = [(*step_size(plan), duration_s) for plan, duration_s in measured_steps(step_log) if plan.rows]
     if len(samples) < MIN_STEPS:
         raise ConfigError(f"{step_log} has {len(samples)} measured steps; calibrating takes at least {MIN_STEPS}")
-    base_s, token_s, attended_s = fit_step_times(np.array(samples, dtype=np.float64))
-    return CostModel(base_s, token_s, attended_s)
+    table = np.array(samples, dtype=np.float64)
+    knots = _knots({int(tokens) for tokens in table[:, 0]})
+    risen = np.clip((table[:, :1] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
+    features = np.column_stack([np.ones(len(table)), risen, table[:, 1]])
+    *rises_s, attended_s = fit_nonnegative(features, table[:, 2]).tolist()
+    heights_s = np.cumsum(rises_s).tolist()
+    return CostModel(attended_s=attended_s, points=tuple(zip(map(int, knots), heights_s, strict=True)))
+
+
+def _knots(counts: set[int]) -> NDArray[np.float64]:
+    """Where the line may bend: the fewest tokens of any step, and of the rest the most within each power of two."""
+    fewest = min(counts)
+    largest = {count.bit_length(): count for count in sorted(counts) if count > fewest}
+    return np.array([fewest, *(largest.values() or [fewest + 1])], dtype=np.float64)
 
 
 def step_size(plan: StepPlan) -> tuple[int, int]:
