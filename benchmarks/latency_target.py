@@ -40,7 +40,7 @@ from sapwood.worker.core import WorkerCore
 from sapwood.worker.followers import Followers
 
 PROMPT_TOKENS, STREAM_TOKENS, NUM_OPEN, LONGEST = 4000, 20, 2, 4000
-BUDGETS = (16, 24, 32, 64, 512)
+BUDGETS = (2, 4, 8, 16, 512)
 ALONE, AUTO, PREFILL_FIRST = "alone", "target", "prefill-first, 512"
 MAX_SHARE = 1.5
 """Of the target: what the 99th percentile may be."""

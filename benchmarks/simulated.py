@@ -2,9 +2,10 @@
 """Simulated and real runs of the same workloads: benchmarks/simulated.py [--model NAME] [--repeats N]
 
 The real runs drive the worker's loop in this process, with the model's real engine, and write step logs. Of each log it is
-checked that a simulated replica, given its messages and step times, makes the same plans and finds the same tokens cached. The
-cost model is fitted to a run of its own (independent prompts of very different lengths); with it the workloads are simulated
-freely, and throughput and the median time to the first token are set beside those of the real runs.
+checked that a simulated replica, given its messages and step times, makes the same plans and finds the same tokens cached, and
+measured how much of the run's time the prefix index's operations take. The cost model is fitted to a run of its own (independent
+prompts of very different lengths); with it the workloads are simulated freely, and throughput and the median time to the first
+token are set beside those of the real runs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+
+from tree_work import tree_share
 
 from sapwood.bench.batch import NumberedEngine
 from sapwood.bench.live import LiveRun
@@ -110,9 +113,11 @@ def compare(bench: Bench, repeats: int) -> bool:
     _, log = bench.live("random", CALIBRATION)
     cost = calibrate(log)
     points = ", ".join(f"{num_tokens}: {seconds * 1e3:.2f}" for num_tokens, seconds in cost.points)
-    print(f"Cost model: ms by tokens {points}; {cost.attended_s * 1e9:.2f} ns for each position attended to\n")
+    print(
+        f"Cost model: ms by tokens {points}; ns for each position attended to {cost.attended_s * 1e9:.0f}, read {cost.read_s * 1e9:.0f}\n"
+    )
     real: dict[str, list[Seen]] = {name: [] for name in LOADS}
-    print("| workload | run | steps | plans | hit rate, real | hit rate, simulated |\n|---|---|---|---|---|---|")
+    print("| workload | run | steps | plans | hit rate, real | simulated | tree work |\n|---|---|---|---|---|---|---|")
     is_good = True
     for repeat in range(repeats):
         for name, options in LOADS.items():
@@ -121,7 +126,7 @@ def compare(bench: Bench, repeats: int) -> bool:
             again = bench.rehearse(log)
             is_good &= again.first_difference is None and again.hit_rate == again.real_hit_rate
             plans = "equal" if again.first_difference is None else f"step {again.first_difference} differs"
-            hits = f"{again.real_hit_rate:.2%} | {again.hit_rate:.2%}"
+            hits = f"{again.real_hit_rate:.2%} | {again.hit_rate:.2%} | {tree_share(log):.3%}"
             print(f"| {name} | {repeat + 1} | {again.num_steps} | {plans} | {hits} |", flush=True)
     print("\n| workload | | real, median (range) | simulated | difference |\n|---|---|---|---|---|")
     for name, options in LOADS.items():

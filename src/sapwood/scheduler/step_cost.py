@@ -42,7 +42,7 @@ class StepCost:
         for row in rows:
             num_tokens += row.count
             num_attended += attended(row.first, row.count)
-        num_decodes = sum(row.count == 1 for row in rows)
+        num_decodes = sum(row.count == 1 and row.samples for row in rows)
         window = self._decodes if num_decodes == len(rows) else self._mixed
         window.add(num_tokens, num_attended, duration_s, num_tokens - num_decodes)
         self._is_stale = True
@@ -104,20 +104,28 @@ def fit_step_times(samples: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def fit_nonnegative(features: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients of `features` [n, k] that come closest to `seconds` [n > 0] in relative error; what would become negative
-    is left out (0)."""
+    """The coefficients >= 0 of `features` [n, k] that come closest to `seconds` [n > 0] in relative error: least squares by an
+    active set, which grows by the feature that helps most and is cut back where a coefficient would become negative."""
     relative = features / seconds[:, None]
     scales = np.maximum(relative.max(axis=0), 1e-300)
     relative /= scales
-    kept = list(range(features.shape[1]))
-    while True:
-        part = relative[:, kept]
-        gram = part.T @ part + 1e-9 * len(part) * np.eye(len(kept))
-        solution = np.linalg.solve(gram, part.sum(axis=0))
-        if len(kept) == 1 or solution.min() >= 0.0:
+    gram = relative.T @ relative + 1e-9 * len(relative) * np.eye(features.shape[1])
+    wanted, found = relative.sum(axis=0), np.zeros(features.shape[1])
+    active = np.zeros(features.shape[1], dtype=bool)
+    for _ in range(3 * features.shape[1]):
+        gain = np.where(active, 0.0, wanted - gram @ found)
+        if gain.max() <= 1e-9 * len(relative):
             break
-        del kept[int(solution.argmin())]
-    coefficients = np.zeros(features.shape[1])
-    coefficients[kept] = np.maximum(solution, 0.0)
-    found: NDArray[np.float64] = coefficients / scales
-    return found
+        active[gain.argmax()] = True
+        while True:
+            solution = np.zeros_like(found)
+            solution[active] = np.linalg.solve(gram[np.ix_(active, active)], wanted[active])
+            falling = active & (solution <= 0.0)
+            if not falling.any():
+                break
+            step = np.min(found[falling] / np.maximum(found[falling] - solution[falling], 1e-300))
+            found += step * (solution - found)
+            active &= found > 1e-15
+        found = solution
+    coefficients: NDArray[np.float64] = found / scales
+    return coefficients
