@@ -29,11 +29,13 @@ from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.errors import ConfigError, InvalidRequest
 from sapwood.observability.progress import Progress, ProgressCallback, reporting
 from sapwood.offline import Call, Desk, GenerationResult
+from sapwood.pump import OnUpdate, Pump, Ticket
 from sapwood.scheduler.step_log import open_step_log
-from sapwood.server.limits import serving_limits
+from sapwood.server.limits import ServingLimits, serving_limits
 from sapwood.server.requests import PromptRequest
 from sapwood.server.requests import resolve as resolve_request
 from sapwood.server.scoring import Vector, check_dimensions, class_probabilities, label_scores, unit, unpack_vector
+from sapwood.tokenizer.chat import ChatRenderer
 from sapwood.tokenizer.load import open_chat, open_tokenizer
 from sapwood.weights import catalog
 from sapwood.worker.build import build_worker
@@ -53,8 +55,8 @@ class LLM:
     """A model ready to generate. A context manager; may be used from several threads and tasks, which then share batches.
 
     `model` and `options` are those of docs/reference/options.md (groups model, engine, memory, scheduling), under any of their
-    names; SAPWOOD_… variables count too. `progress` shows bars while loading (True) or is called with (task, done, total).
-    Raises ConfigError and WeightsError.
+    names; SAPWOOD_… variables count too. `num_slots` requests can run at once. `progress` shows bars while loading (True) or is
+    called with (task, done, total). Raises ConfigError and WeightsError.
     """
 
     def __init__(self, model: str | None = None, *, progress: Progress = False, **options: Any) -> None:
@@ -64,8 +66,10 @@ class LLM:
             self._prompts = PromptReader(self.config.model, path)
             worker, followers, info = open_worker(self.config, path, report)
         self._limits = serving_limits(info, max_open_requests=0)
-        self._portion = PORTIONS * info["max_running_requests"]
+        self.num_slots: int = info["max_running_requests"]
+        self._portion = PORTIONS * self.num_slots
         self._desk = Desk(worker, followers, Detokenizer(self._prompts.tokenizer), self.config.model.random_seed)
+        self._pump = Pump(self._desk)
         self._close = weakref.finalize(self, self._desk.close)
 
     def __enter__(self) -> LLM:
@@ -140,7 +144,42 @@ class LLM:
         finally:
             await asyncio.to_thread(call.close)
 
+    # ---------------------------------------------------------------------------------------------------- for programs
+    def submit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Params = None,
+        *,
+        logprobs: LogprobOptions | Sequence[LogprobOptions] | None = None,
+        on_update: OnUpdate | None = None,
+    ) -> Ticket:
+        """Begin to complete prompts (ids) and return at once; a thread runs them. `cancel(ticket)` ends them early."""
+        return self._pump.submit(self._requests([list(ids) for ids in prompts], params, logprobs), on_update)
+
+    def submit_requests(self, requests: Sequence[PromptRequest], on_update: OnUpdate | None = None) -> Ticket:
+        """`submit` of requests that need not be checked by anybody else; raises InvalidRequest."""
+        return self._pump.submit([resolve_request(request, self._limits) for request in requests], on_update)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End what `submit` began; the ticket's future then ends with Aborted."""
+        self._pump.cancel(ticket)
+
     # ------------------------------------------------------------------------------------------------------ the rest
+    @property
+    def limits(self) -> ServingLimits:
+        """The sizes that requests must fit."""
+        return self._limits
+
+    @property
+    def desk(self) -> Desk:
+        """The registry of what runs, for those who give the worker orders."""
+        return self._desk
+
+    @property
+    def prompts(self) -> PromptReader:
+        """How text and conversations become ids."""
+        return self._prompts
+
     @property
     def has_chat_template(self) -> bool:
         """Whether `chat` and `stream_chat` can be used."""
@@ -204,15 +243,17 @@ class LLM:
     def _encode_chats(self, messages: Messages | Sequence[Messages]) -> list[list[int]]:
         return [self._prompts.chat_ids(chat) for chat in _as_chats(messages)]
 
-    def _requests(self, ids: list[list[int]], params: Params, logprobs: LogprobOptions | None) -> list[PromptRequest]:
+    def _requests(
+        self, ids: list[list[int]], params: Params, logprobs: LogprobOptions | Sequence[LogprobOptions] | None
+    ) -> list[PromptRequest]:
         """Checked requests, one for each prompt; raises InvalidRequest."""
         each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(ids)
         if len(each) != len(ids):
             raise InvalidRequest(
                 f"{len(ids)} prompts and {len(each)} params do not match; give one, or one for each", param="params"
             )
-        options = logprobs or LogprobOptions()
-        return [self._request(index, prompt, each[index], options) for index, prompt in enumerate(ids)]
+        options = list(logprobs) if isinstance(logprobs, Sequence) else [logprobs or LogprobOptions()] * len(ids)
+        return [self._request(index, prompt, each[index], options[index]) for index, prompt in enumerate(ids)]
 
     def _request(self, index: int, ids: list[int], params: SamplingParams, logprobs: LogprobOptions) -> PromptRequest:
         default = None
@@ -250,6 +291,11 @@ class PromptReader:
     def has_chat_template(self) -> bool:
         """Whether conversations can be read."""
         return self._chat.has_template
+
+    @property
+    def chat(self) -> ChatRenderer:
+        """The model's chat templates."""
+        return self._chat
 
     def ids(self, prompt: Prompt, index: int) -> list[int]:
         """The ids of prompt number `index` of a call; control tokens that a text spells count as such."""
