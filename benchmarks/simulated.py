@@ -113,9 +113,8 @@ def compare(bench: Bench, repeats: int) -> bool:
     _, log = bench.live("random", CALIBRATION)
     cost = calibrate(log)
     points = ", ".join(f"{num_tokens}: {seconds * 1e3:.2f}" for num_tokens, seconds in cost.points)
-    print(
-        f"Cost model: ms by tokens {points}; ns for each position attended to {cost.attended_s * 1e9:.0f}, read {cost.read_s * 1e9:.0f}\n"
-    )
+    prices = f"{cost.attended_s * 1e9:.0f} attended to, {cost.read_s * 1e9:.0f} read"
+    print(f"Cost model: ms by tokens {points}; ns by position {prices}\n")
     real: dict[str, list[Seen]] = {name: [] for name in LOADS}
     print("| workload | run | steps | plans | hit rate, real | simulated | tree work |\n|---|---|---|---|---|---|---|")
     is_good = True
