@@ -247,7 +247,7 @@ class Frontend:
         self.metrics.observe_step(stats)
 
     def _on_event(self, record: RequestRecord, event: TextEvent, now_s: float) -> None:
-        before_s, queued_s = record.timings.last_token_s, record.queue_s
+        before_s = record.timings.last_token_s
         match record.take(event, now_s):
             case Reception.DUPLICATE:
                 self.dropped.duplicate += 1
@@ -256,10 +256,8 @@ class Frontend:
                 self.dropped.gap += 1
                 self._lose(record)
                 return
-        if queued_s is None and record.queue_s is not None:
-            self.metrics.observe_queue(record.queue_s)
         if record.timings.last_token_s == now_s:
-            self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), is_first=not before_s)
+            self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), not before_s, record.queue_s)
         self._streams[record.number].notify(record)
         if record.state is RecordState.CLOSED:
             self._retire(record)
@@ -297,7 +295,7 @@ class Frontend:
         del self._records[record.number], self._streams[record.number]
         self._rids.discard(record.rid)
         assert record.finish is not None
-        self.metrics.observe_finish(record.finish.kind, self._clock() - record.timings.received_s)
+        self.metrics.observe_finish(record.finish.kind, self._clock() - record.timings.received_s, record.tokenless_queue_s)
         if not self._records:
             self._idle.set()
 
