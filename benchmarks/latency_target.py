@@ -41,6 +41,8 @@ from sapwood.worker.followers import Followers
 
 PROMPT_TOKENS, STREAM_TOKENS, NUM_OPEN, LONGEST = 4000, 20, 2, 4000
 BUDGETS = (2, 4, 8, 16, 512)
+PAGE_TOKENS = 16
+"""A server takes no smaller budget."""
 ALONE, AUTO, PREFILL_FIRST = "alone", "target", "prefill-first, 512"
 MAX_SHARE = 1.5
 """Of the target: what the 99th percentile may be."""
@@ -199,11 +201,11 @@ def show(name: str, runs: Sequence[Seen], target_s: float) -> Row:
     return found
 
 
-def measure(run: Runner, seconds: float, repeats: int) -> None:
+def measure(run: Runner, budgets: Sequence[int], seconds: float, repeats: int) -> None:
     """All cases in turn, then the table."""
     alone = run(Case(512, has_prompts=False), min(seconds, 5.0))
     target_s = 2.0 * float(np.median(alone.gaps_s))
-    cases = {AUTO: Case(512, target_s)} | {f"fixed, {budget}": Case(budget) for budget in BUDGETS}
+    cases = {AUTO: Case(512, target_s)} | {f"fixed, {budget}": Case(budget) for budget in budgets}
     cases[PREFILL_FIRST] = Case(512, mode="prefill-first")
     seen: dict[str, list[Seen]] = {name: [] for name in cases}
     for repeat in range(repeats):
@@ -231,10 +233,10 @@ def main(words: Sequence[str] | None = None) -> int:
     facts = machine()
     print(f"{args.model}, {'server' if args.server else 'in process'}, {facts.cpu}, {facts.num_cores} cores, {facts.date}\n")
     if args.server:
-        measure(through_server(args.model), args.seconds, args.repeats)
+        measure(through_server(args.model), [budget for budget in BUDGETS if budget >= PAGE_TOKENS], args.seconds, args.repeats)
         return 0
     with in_process(args.model) as run:
-        measure(run, args.seconds, args.repeats)
+        measure(run, BUDGETS, args.seconds, args.repeats)
     return 0
 
 

@@ -3,9 +3,9 @@
 
 The real runs drive the worker's loop in this process, with the model's real engine, and write step logs. Of each log it is
 checked that a simulated replica, given its messages and step times, makes the same plans and finds the same tokens cached, and
-measured how much of the run's time the prefix index's operations take. The cost model is fitted to a run of its own (independent
-prompts of very different lengths); with it the workloads are simulated freely, and throughput and the median time to the first
-token are set beside those of the real runs.
+measured how much of the run's time the prefix index's operations take. The cost model is fitted to runs of its own (independent
+prompts of very different lengths, and each workload once); with it the workloads are simulated freely, and throughput and the
+median time to the first token are set beside those of the later real runs.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def verdict(real: Spread, simulated: float) -> str:
 
 def compare(bench: Bench, repeats: int) -> bool:
     """Print the tables; whether everything is as it should be."""
-    _, log = bench.live("random", CALIBRATION)
-    cost = calibrate(log)
+    logs = [bench.live("random", CALIBRATION)[1], *(bench.live(name, options)[1] for name, options in LOADS.items())]
+    cost = calibrate(*logs)
     points = ", ".join(f"{num_tokens}: {seconds * 1e3:.2f}" for num_tokens, seconds in cost.points)
     prices = f"{cost.attended_s * 1e9:.0f} attended to, {cost.read_s * 1e9:.0f} read"
     print(f"Cost model: ms by tokens {points}; ns by position {prices}\n")

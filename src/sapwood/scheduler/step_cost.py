@@ -103,14 +103,18 @@ def fit_step_times(samples: NDArray[np.float64]) -> tuple[float, float, float]:
     return base_s, token_s, attended_s
 
 
-def fit_nonnegative(features: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients >= 0 of `features` [n, k] that come closest to `seconds` [n > 0] in relative error: least squares by an
-    active set, which grows by the feature that helps most and is cut back where a coefficient would become negative."""
-    relative = features / seconds[:, None]
+def fit_nonnegative(
+    features: NDArray[np.float64], seconds: NDArray[np.float64], scale_s: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """The coefficients >= 0 of `features` [n, k] that come closest to `seconds` [n > 0], errors counted in parts of `scale_s` [n]
+    (`seconds` by default): least squares by an active set, which grows by the feature that helps most and is cut back where a
+    coefficient would become negative."""
+    scale_s = seconds if scale_s is None else scale_s
+    relative = features / scale_s[:, None]
     scales = np.maximum(relative.max(axis=0), 1e-300)
     relative /= scales
     gram = relative.T @ relative + 1e-9 * len(relative) * np.eye(features.shape[1])
-    wanted, found = relative.sum(axis=0), np.zeros(features.shape[1])
+    wanted, found = relative.T @ (seconds / scale_s), np.zeros(features.shape[1])
     active = np.zeros(features.shape[1], dtype=bool)
     for _ in range(3 * features.shape[1]):
         gain = np.where(active, 0.0, wanted - gram @ found)

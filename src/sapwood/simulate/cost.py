@@ -20,6 +20,8 @@ from sapwood.scheduler.step_cost import attended, fit_nonnegative
 from sapwood.scheduler.step_log import measured_steps
 
 MIN_STEPS = 20
+NUM_REFITS = 3
+SHORTEST_S = 1e-6
 
 
 class StepTimes(Protocol):
@@ -79,17 +81,24 @@ def load_cost(path: str) -> CostModel:
         raise ConfigError(f"{path} is not a cost model: {error}") from None
 
 
-def calibrate(step_log: str) -> CostModel:
-    """The model that fits the measured steps of a log (`--step-log`) best, in relative error: a line that bends where steps have
-    about 1, 2, 4, 8... tokens, and what attending and reading add. Raises ConfigError when the log has too few of them."""
-    samples = [(*step_size(plan), duration_s) for plan, duration_s in measured_steps(step_log) if plan.rows]
+def calibrate(*step_logs: str) -> CostModel:
+    """The model that fits the measured steps of logs (`--step-log`) best, in relative error: a line that bends where steps have
+    about 1, 2, 4, 8... tokens, and what attending and reading add. Raises ConfigError when they are too few.
+
+    Errors are counted in parts of what the model says, not of what was measured: else steps that something delayed would count
+    less than others, and the model would be too fast on average.
+    """
+    samples = [(*step_size(plan), took_s) for log in step_logs for plan, took_s in measured_steps(log) if plan.rows]
     if len(samples) < MIN_STEPS:
-        raise ConfigError(f"{step_log} has {len(samples)} measured steps; calibrating takes at least {MIN_STEPS}")
+        raise ConfigError(f"{', '.join(step_logs)} has {len(samples)} measured steps; calibrating takes at least {MIN_STEPS}")
     table = np.array(samples, dtype=np.float64)
     knots = _knots({int(tokens) for tokens in table[:, 0]})
     risen = np.clip((table[:, :1] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
     features = np.column_stack([np.ones(len(table)), risen, table[:, 1:3]])
-    *rises_s, attended_s, read_s = fit_nonnegative(features, table[:, 3]).tolist()
+    found = fit_nonnegative(features, table[:, 3])
+    for _ in range(NUM_REFITS):
+        found = fit_nonnegative(features, table[:, 3], np.maximum(features @ found, SHORTEST_S))
+    *rises_s, attended_s, read_s = found.tolist()
     heights_s = np.cumsum(rises_s).tolist()
     return CostModel(attended_s=attended_s, read_s=read_s, points=tuple(zip(map(int, knots), heights_s, strict=True)))
 
