@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,3 +164,11 @@ def test_a_chat_api_that_goes_on_with_messages(server: RunningServer, llm: LLM) 
     assert program.run(backend=backend)["a"] == program.run(backend=llm)["a"]
     refused = program.run(backend=sgl.OpenAI("null", base_url=f"{server.url}/v1", api_key="none"))
     assert isinstance(refused.error(), InvalidRequest) and "num_api_spec_tokens" in str(refused.error())
+
+
+def test_the_example_of_speculative_calls(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["speculative_calls.py", f"{server.url}/v1"])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "speculative_calls.py"), run_name="__main__")
+    assert "3 generations" in capsys.readouterr().out
