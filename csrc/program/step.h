@@ -3,10 +3,12 @@
 // applying it on the compute thread cannot fail half-way or touch memory outside the tables and the pool.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention/kv_pool.h"
 #include "attention/plan.h"
+#include "sampling/masks.h"
 #include "sampling/sampler.h"
 
 namespace sapwood {
@@ -21,17 +23,12 @@ struct RowRun {  // compute positions [first, first + count) of a slot; the last
   bool samples;
 };
 
-struct AllowedIds {  // what a sampling run may choose from: one bit per id, lowest first
-  int32_t run;       // index in Step::runs
-  std::vector<uint32_t> bits;
-};
-
 struct Step {  // applied from top to bottom
   std::vector<SlotStart> starts;
   std::vector<TableRun> tokens, locations;
   std::vector<int32_t> copies_from, copies_to;
   std::vector<RowRun> runs;
-  std::vector<AllowedIds> allowed;  // at most one per run; a run without one may choose any id
+  std::shared_ptr<Masks> masks;  // null: every run may choose any id; else sampling waits until they are released
 };
 
 struct StepLimits {

@@ -232,7 +232,8 @@ def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[Wo
         followers.close()
         raise
     log = open_step_log(config.scheduler.step_log, built.engine.limits, built.options)
-    worker = WorkerCore(built.scheduler, built.engine, config.scheduler.overlap, followers.share, log, built.transfers)
+    overlap = config.scheduler.overlap
+    worker = WorkerCore(built.scheduler, built.engine, overlap, followers.share, log, built.transfers, built.grammars)
     return worker, followers, built.engine.limits
 
 

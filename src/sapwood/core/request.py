@@ -101,6 +101,7 @@ class Request:
     `num_prompt` are the prompt. `max_len` is the largest `num_known` allowed; `max_len == num_prompt` asks for no completion.
     `cached_below` counts those of `num_cached` tokens that lay in the host's memory and in storage.
     `pin` names who will come back to the request's pages within `pin_s` seconds ("": nobody).
+    `unwritten` is the first position of forced ids that no plan has told the engine of (None: there are none).
     `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older). Moments are on
     the scheduler's clock (`arrived_s`, `admitted_s`, in seconds; `tokens_at_arrival` in tokens computed till then).
     """
@@ -127,6 +128,7 @@ class Request:
     num_cached: int = field(default=-1, init=False)
     cached_below: tuple[int, int] = field(default=(0, 0), init=False)
     num_retractions: int = field(default=0, init=False)
+    unwritten: int | None = field(default=None, init=False)
     arrived_s: float = field(default=0.0, init=False)
     admitted_s: float | None = field(default=None, init=False)
     tokens_at_arrival: int = field(default=0, init=False)
@@ -228,8 +230,12 @@ class Request:
         self.num_confirmed = num_confirmed
 
     def append(self, token_id: int) -> None:
-        """The id of the oldest reserved position has reached the host."""
+        """The id of the oldest reserved position has reached the host; where none is reserved, this id is forced to be next."""
         self.token_bytes += token_id.to_bytes(ID_BYTES, "little")
+        if self.num_ids > self.num_known:
+            if self.unwritten is None:
+                self.unwritten = self.num_known
+            self.num_known = self.num_ids
 
     def retract(self) -> None:
         """Take the request off the batch; what is in flight may still be confirmed."""

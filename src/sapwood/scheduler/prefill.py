@@ -107,7 +107,7 @@ class Prefiller:
         for request in self._order(self._roster.waiting.snapshot(), self._view):
             if request.priority <= held_back:
                 continue
-            if self._custody.tiers.is_awaited(request.number):
+            if self._custody.tiers.is_awaited(request.number) or self._roster.grammars.is_awaited(request.number):
                 continue
             match = self._custody.match(request)
             donor, num_rows = self._donor(request, match)

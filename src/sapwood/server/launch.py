@@ -22,6 +22,8 @@ from fastapi import FastAPI
 from sapwood.config.sections import Config, ModelOptions, ServerSection
 from sapwood.detokenizer.main import DetokenizerOrders
 from sapwood.errors import ConfigError, EngineFailed, SapwoodError
+from sapwood.grammar.api import GrammarOptions
+from sapwood.grammar.check import ConstraintChecker
 from sapwood.messages.topology import Topology, create_topology
 from sapwood.messages.types import Answer, Ready, StepTexts
 from sapwood.observability.metrics import Metrics, NullMetrics
@@ -135,13 +137,18 @@ class Replica:
         for spec in self._specs:
             self._supervisor.start(spec)
         try:
-            async with http_server(create_app(ServerContext(self._frontend, self._model, self._config.server)), listener):
+            async with http_server(create_app(self._context()), listener):
                 await self._serve()
         finally:
             self._link.drain()
             await self._supervisor.stop(CHILD_GRACE_S if self._has_started else 0.0)  # what still starts up hears nothing yet
             self._link.close(self._loop)
         return 1 if self._failure else 0
+
+    def _context(self) -> ServerContext:
+        grammar = self._config.engine.grammar
+        checker = ConstraintChecker(GrammarOptions(grammar.any_whitespace), is_on=grammar.backend != "none")
+        return ServerContext(self._frontend, self._model, self._config.server, constraints=checker)
 
     async def _serve(self) -> None:
         starting = asyncio.ensure_future(self._supervisor.wait_ready(self._config.launch.startup_timeout_s))

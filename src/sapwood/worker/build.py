@@ -27,6 +27,8 @@ from sapwood.scheduler.options import SchedulerOptions, scheduler_options
 from sapwood.scheduler.scheduler import Scheduler
 from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
 from sapwood.worker.backends import choose_backend
+from sapwood.worker.grammar_setup import constrain
+from sapwood.worker.grammars import Grammars
 from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
 from sapwood.worker.transfers import Transfers
 
@@ -47,6 +49,7 @@ class BuiltWorker:
     options: SchedulerOptions
     info: dict[str, Any]
     transfers: Transfers
+    grammars: Grammars
 
 
 def build_worker(
@@ -59,7 +62,7 @@ def build_worker(
 ) -> BuiltWorker:
     """Load the model at `path` ("null" for the fake one) and put a scheduler on top; raises ConfigError and WeightsError."""
     if model.is_null:
-        return _build_null(model, engine, scheduler)
+        return _build_null(model, engine, scheduler, group.rank)
     checkpoint = open_checkpoint(Path(path), model.load_format, model.random_seed)
     try:
         device = create_device(engine.device, group.rank)
@@ -79,7 +82,9 @@ def build_worker(
     }
     transfers = open_transfers(engine.cache, built, identity)
     options = scheduler_options(scheduler, plan.chunked_prefill_size, engine.cache)
-    return BuiltWorker(Scheduler(built.limits, options), built, options, info, transfers)
+    constrained = constrain(built, engine.grammar, model.tokenizer_path or path, group.rank)
+    scheduling = Scheduler(built.limits, options)
+    return BuiltWorker(scheduling, constrained.engine, options, info, transfers, constrained.grammars)
 
 
 def plan_rank(
@@ -124,7 +129,7 @@ def _smallest(group: Group, *values: int) -> list[int]:
     return least
 
 
-def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection) -> BuiltWorker:
+def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection, rank: int) -> BuiltWorker:
     usual, page = null_limits(), engine.page_size
     num_pages = max(1, (engine.max_total_tokens or usual.num_pages * usual.page_size) // page)
     limits = EngineLimits(
@@ -139,7 +144,9 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
     null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
     options = scheduler_options(scheduler, NULL_CHUNK_TOKENS, engine.cache)
     transfers = open_transfers(engine.cache, null, fingerprint("null"))
-    return BuiltWorker(Scheduler(limits, options), null, options, _info(limits), transfers)
+    constrained = constrain(null, engine.grammar, model.tokenizer_path or model.model_path, rank)
+    scheduling = Scheduler(limits, options)
+    return BuiltWorker(scheduling, constrained.engine, options, _info(limits), transfers, constrained.grammars)
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:

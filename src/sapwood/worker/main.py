@@ -78,7 +78,7 @@ def serve_rank(orders: WorkerOrders) -> None:
         share = share_with_ranks(ranks.control, ranks.group.size)
         cache = orders.engine.cache
         feed = ZmqFeed(context, cache.events_endpoint, cache.events_topic) if cache.events_endpoint else NoFeed()
-        outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed)
+        outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed, built.grammars)
         port = ServerPort(inbox, outboxes, share, built.scheduler.stats)
     else:
         port = FollowerPort(ranks.control)
@@ -86,6 +86,7 @@ def serve_rank(orders: WorkerOrders) -> None:
     server.send(Ready(orders.name, os.getpid(), built.info))
     run(built, port, orders.scheduler.overlap, log)
     built.transfers.close()
+    built.grammars.close()
     ranks.close()
     context.destroy(linger=500)
 
