@@ -1,5 +1,6 @@
 // Owns: the Python module's thread pool, weights and KV pool. Programs and the stream: bindings/program.cpp.
 // Invariant: no raw pointer from Python outlives the call; sizes are checked here or in the core before memory is read.
+#include "attention/host_pages.h"
 #include "attention/kv_pool.h"
 #include "bindings/bindings.h"
 #include "core/checksum.h"
@@ -31,6 +32,11 @@ std::shared_ptr<Weight> from_packed(ThreadPool& pool, const std::string& format,
 nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> packed_bytes_of(nb::handle self) {
   const Weight& weight = nb::cast<const Weight&>(self);
   return {reinterpret_cast<const uint8_t*>(weight.data()), {weight.size_bytes()}, self};
+}
+
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>> host_bytes_of(nb::handle self) {
+  const HostPages& host = nb::cast<const HostPages&>(self);
+  return {reinterpret_cast<uint8_t*>(host.data()), {size_t(host.pages()), size_t(host.page_bytes())}, self};
 }
 
 uint64_t checksum_of(const Weight& weight, ThreadPool& pool) {
@@ -116,6 +122,11 @@ NB_MODULE(_native, m) {
                pool.load(layer, location, h, out.data() + int64_t(h) * s.head_dim, out.data() + int64_t(s.kv_heads + h) * s.head_dim);
              return out;
            }, nb::arg("layer"), nb::arg("location"), "float32 [2 * kv_heads, head_dim]: keys, then values.");
+  nb::class_<HostPages>(m, "HostPages", "Pages below a KV pool; steps fill and read them.")
+      .def(nb::new_([](const KvPool& kv, int64_t pages, int span) { return std::make_shared<HostPages>(kv.shape(), pages, span); }),
+           nb::arg("kv"), nb::arg("pages"), nb::arg("span") = 1, "Each holds `span` consecutive pages of the pool, of all layers.")
+      .def_prop_ro("pages", &HostPages::pages)
+      .def_prop_ro("bytes", [](nb::handle self) { return host_bytes_of(self); }, "uint8 [pages, bytes of a page]: a view, to be written too.");
   bind_sampling(m);
   bind_program(m);
 }

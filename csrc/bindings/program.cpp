@@ -14,7 +14,7 @@ using Pairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::dev
 Domain domain_of(bool logits) { return logits ? Domain::kLogits : Domain::kTokens; }
 
 Step make_step(const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs, const nb::list& starts,
-               std::shared_ptr<Masks> masks) {
+               std::shared_ptr<Masks> masks, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads) {
   Step step;
   step.masks = std::move(masks);
   for (nb::handle start : starts) step.starts.push_back(nb::cast<const SlotStart&>(start));
@@ -29,6 +29,10 @@ Step make_step(const nb::list& tokens, const nb::list& locations, const std::opt
   step.tokens = table_runs(tokens), step.locations = table_runs(locations);
   if (copies)
     for (size_t i = 0; i < copies->shape(0); i++) step.copies_from.push_back((*copies)(i, 0)), step.copies_to.push_back((*copies)(i, 1));
+  const auto moves = [](const std::optional<Pairs>& pairs, std::vector<PageMove>& to) {
+    for (size_t i = 0; pairs && i < pairs->shape(0); i++) to.push_back({(*pairs)(i, 0), (*pairs)(i, 1)});
+  };
+  moves(saves, step.saves), moves(loads, step.loads);
   for (size_t i = 0; i < runs.shape(0); i++) step.runs.push_back({runs(i, 0), runs(i, 1), runs(i, 2), runs(i, 3) != 0});
   return step;
 }
@@ -87,11 +91,13 @@ void bind_program(nb::module_& m) {
 
   nb::class_<Step>(m, "Step", "One step, as sapwood.core.plan describes it: integers only.")
       .def("__init__", [](Step* self, const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs,
-                          const nb::list& starts, std::shared_ptr<Masks> masks) {
-             new (self) Step(make_step(tokens, locations, copies, runs, starts, std::move(masks)));
+                          const nb::list& starts, std::shared_ptr<Masks> masks, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads) {
+             new (self) Step(make_step(tokens, locations, copies, runs, starts, std::move(masks), saves, loads));
            }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"), nb::arg("starts") = nb::list(), nb::arg("masks").none() = nb::none(),
+           nb::arg("saves").none() = nb::none(), nb::arg("loads").none() = nb::none(),
            "tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;\n"
-           "starts: SlotStarts; masks: what the runs that they name may choose from.");
+           "starts: SlotStarts; masks: what the runs that they name may choose from;\n"
+           "saves: [S, 2] of page, host page; loads: [L, 2] of host page, page; pages as HostPages counts them.");
 
   nb::class_<RopeTables>(m, "Rope", "Cosines and sines, each [max_len, rotary_dim / 2] flattened.")
       .def("__init__", [](RopeTables* self, Floats cosine, Floats sine) {
@@ -101,9 +107,11 @@ void bind_program(nb::module_& m) {
 
   nb::class_<Program>(m, "Program", "A recorded list of operations over static buffers.")
       .def(nb::new_([](std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, int slots, int max_len, int vocabulary,
-                          int max_rows, int max_logit_rows) {
-             return std::make_shared<Program>(std::move(pool), std::move(kv), StepLimits{slots, max_len, vocabulary, max_rows, max_logit_rows});
-           }), nb::arg("pool"), nb::arg("kv"), nb::arg("slots"), nb::arg("max_len"), nb::arg("vocabulary"), nb::arg("max_rows"), nb::arg("max_logit_rows"))
+                          int max_rows, int max_logit_rows, std::shared_ptr<HostPages> host) {
+             const StepLimits limits{slots, max_len, vocabulary, max_rows, max_logit_rows};
+             return std::make_shared<Program>(std::move(pool), std::move(kv), limits, std::move(host));
+           }), nb::arg("pool"), nb::arg("kv"), nb::arg("slots"), nb::arg("max_len"), nb::arg("vocabulary"), nb::arg("max_rows"), nb::arg("max_logit_rows"),
+           nb::arg("host").none() = nb::none())
       .def("buffer", [](Program& p, int64_t width, bool logits) { return p.add_buffer(width, domain_of(logits)); }, nb::arg("width"), nb::arg("logits") = false)
       .def("activations", [](Program& p, int64_t k, bool logits) { return p.add_activations(k, domain_of(logits)); }, nb::arg("k"), nb::arg("logits") = false)
       .def("embed", &Program::embed, nb::arg("weight"), nb::arg("scale"), nb::arg("x"))

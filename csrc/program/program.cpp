@@ -13,8 +13,8 @@ void require_size(const std::vector<float>& v, int64_t size, const char* what) {
 
 }  // namespace
 
-Program::Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits)
-    : pool_(std::move(pool)), kv_(std::move(kv)), tables_(limits, *kv_), sampler_(limits.slots, limits.vocabulary, limits.max_logit_rows, pool_->lanes()) {}
+Program::Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits, std::shared_ptr<HostPages> host)
+    : pool_(std::move(pool)), kv_(std::move(kv)), host_(host ? std::move(host) : std::make_shared<HostPages>()), tables_(limits, *kv_), sampler_(limits.slots, limits.vocabulary, limits.max_logit_rows, pool_->lanes()) {}
 
 int64_t Program::capacity(Domain domain) const {
   return domain == Domain::kTokens ? tables_.limits().max_rows : tables_.limits().max_logit_rows;
@@ -183,6 +183,7 @@ void Program::finish() {
 void Program::check(const Step& step) const {
   require(finished_, "finish the program before running it");
   tables_.check(step);
+  host_->check(*kv_, step.saves, step.loads);
 }
 
 void Program::run_lane(const Lane& lane, const Span& ops, const StepContext& context) {
@@ -208,6 +209,7 @@ void Program::run_ops(const Span& ops, const StepContext& context) {
 StepOutput Program::run(const Step& step) {
   StepOutput output;
   for (const auto& start : step.starts) sampler_.start(start);
+  host_->carry(*pool_, *kv_, step.saves, step.loads);
   tables_.apply(step);
   rows_.expand(step, tables_, sampler_, output);
   if (rows_.tokens.empty()) return output;

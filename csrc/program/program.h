@@ -14,7 +14,8 @@ namespace sapwood {
 
 class Program : public std::enable_shared_from_this<Program> {
  public:
-  Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits);
+  // Without `host` there are no host pages, and a step may not name any.
+  Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits, std::shared_ptr<HostPages> host = nullptr);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
@@ -71,6 +72,7 @@ class Program : public std::enable_shared_from_this<Program> {
   };
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<KvPool> kv_;
+  std::shared_ptr<HostPages> host_;
   SlotTables tables_;
   BatchRows rows_;
   std::vector<std::unique_ptr<FloatBuffer>> buffers_;

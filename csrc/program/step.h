@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/host_pages.h"
 #include "attention/kv_pool.h"
 #include "attention/plan.h"
 #include "sampling/masks.h"
@@ -26,6 +27,7 @@ struct RowRun {  // compute positions [first, first + count) of a slot; the last
 struct Step {  // applied from top to bottom
   std::vector<SlotStart> starts;
   std::vector<TableRun> tokens, locations;
+  std::vector<PageMove> saves, loads;  // whole pages to host pages, and back
   std::vector<int32_t> copies_from, copies_to;
   std::vector<RowRun> runs;
   std::shared_ptr<Masks> masks;  // null: every run may choose any id; else sampling waits until they are released

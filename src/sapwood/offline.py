@@ -25,7 +25,6 @@ from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.errors import EngineFailed, InvalidRequest, Unavailable
 from sapwood.messages.types import (
     Abort,
-    Drain,
     Finish,
     Flush,
     Forget,
@@ -45,6 +44,8 @@ from sapwood.worker.followers import Followers
 CONTEXT_IDS = 16
 """Prompt ids that the detokenizer sees, so that the first characters join on as in one decode."""
 HEARTBEAT_S = 60.0
+SAVE_S = 30.0
+"""How long closing may take to bring to storage what only memory holds of the cache."""
 PRESSES_THAT_BREAK_OFF = 3
 """Ctrl-C waits for the step that runs; pressed this often it does not, and the worker is of no more use."""
 
@@ -142,7 +143,7 @@ class Desk:
         self._closed.set()
         with self._lock:
             if self._failure is None:
-                self._worker.step([Abort(list(self._open)), Drain()])
+                self._worker.drain([Abort(list(self._open))], SAVE_S)
                 self._failure = "this LLM is closed; make a new one"
             self._worker.close()
             self._followers.close()

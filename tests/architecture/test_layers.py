@@ -21,7 +21,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("scheduler", "engine"),
     ("tokenizer",),
     ("worker",),
-    ("detokenizer", "webui"),
+    ("detokenizer", "parsing", "webui"),
     ("server",),
     ("offline",),
     ("llm",),
@@ -34,7 +34,8 @@ RANK = {area: rank for rank, row in enumerate(ROWS) for area in row}
 
 # These never import torch, neither themselves nor through what they import.
 TORCH_FREE = (
-    "errors", "core", "registry", "config", "observability", "messages", "scheduler", "tokenizer", "detokenizer", "server", "grammar",
+    "errors", "core", "registry", "config", "observability", "messages", "scheduler", "tokenizer", "detokenizer", "server",
+    "parsing", "grammar",
     "weights.catalog", "kvcache.pages", "kvcache.prefix", "kvcache.radix", "kvcache.chunk", "kvcache.hashed", "kvcache.policy",
     "kvcache.audit", "kvcache.hierarchical", "kvcache.tiers", "kvcache.storage", "kvcache.storage_file",
     "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.version",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import RunningServer, serving
 
+needs_native = pytest.mark.skipif(find_spec("sapwood.kernels.native._native") is None, reason="the native module is not built")
 STORY = "Once upon a time there was a fox who wanted to know what the stars are made of. " * 4
 
 
@@ -20,8 +22,9 @@ def told(server: RunningServer) -> tuple[str, dict[str, Any]]:
     return answer["text"], answer["meta_info"]["cached_tokens_details"]
 
 
-def test_the_first_request_after_a_restart_hits(tmp_path: Path) -> None:
-    options = tiered(tmp_path / "kv")
+@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+def test_the_first_request_after_a_restart_hits(policy: str, tmp_path: Path) -> None:
+    options = (*tiered(tmp_path / "kv"), "--hicache-write-policy", policy)
     with serving(tmp_path, "null", *options) as server:
         first, details = told(server)
         assert details == {"device": 0, "host": 0, "storage": 0}
@@ -50,10 +53,12 @@ def test_damaged_files_are_not_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_model
+@needs_native
 def test_a_real_model_killed_while_it_writes(tmp_path: Path) -> None:
     options = (*tiered(tmp_path / "kv"), "--max-total-tokens", "2048", "--max-running-requests", "4")
     with serving(tmp_path, "smollm2-135m-instruct", *options) as server:
         first, _ = told(server)
+        assert "kernels native" in server.log.read_text()
         server.child("worker").kill()
         server.process.wait(30)
     with serving(tmp_path, "smollm2-135m-instruct", *options) as server:

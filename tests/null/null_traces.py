@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from null_driver import Driver, Heard, submit
 from null_storage import SlowStorage
 
-from sapwood.core.plan import EngineLimits
+from sapwood.core.plan import EngineLimits, window_claim
 from sapwood.core.sampling import LogprobOptions, TokenLogprobs
 from sapwood.engine.null import NullOptions
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE, NullModel
@@ -26,6 +26,7 @@ from sapwood.scheduler.policy import policies
 
 MAX_LEN = 72
 EOS_PROBABILITY = 0.05
+WINDOWS = (1, 2, 5, 8, 16, 17, 30)
 
 
 def trace_settings(max_examples: int) -> settings:
@@ -72,18 +73,25 @@ class Trace:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, host_pages: tuple[int, ...] = (0, 0, 3, 64)) -> World:
-    """Small engines, down to a pool that holds little more than one request."""
+def worlds(draw: st.DrawFn, host_pages: tuple[int, ...] = (0, 0, 3, 64), windows: tuple[int, ...] = (0,)) -> World:
+    """Small engines, down to a pool that holds little more than one request; with a window there are no tiers."""
     page_size = draw(st.sampled_from([1, 2, 3, 4, 16]))
     num_tokens = draw(st.sampled_from([48, 64, 72, 80, 100, 150, 250]))
+    window = draw(st.sampled_from(windows))
+    num_pages = max(num_tokens // page_size, 1)
+    num_claims = draw(st.sampled_from([1, 1, 2, 3, 6])) if window else 0
     limits = EngineLimits(
         draw(st.sampled_from([1, 2, 4, 6])),
         MAX_LEN,
-        max(num_tokens // page_size, 1),
+        num_pages,
         page_size,
         VOCAB_SIZE,
         (EOS_ID,),
-        num_host_pages=draw(st.sampled_from(host_pages)),
+        num_host_pages=0 if window else draw(st.sampled_from(host_pages)),
+        window=window,
+        num_window_pages=min(num_claims * window_claim(window, page_size) + draw(st.sampled_from([-2, 0, 1, 5])), num_pages)
+        if window
+        else 0,
     )
     options = SchedulerOptions(
         step_token_budget=draw(st.sampled_from([1, 3, 8, 16, None])),
@@ -288,4 +296,4 @@ def _fits(world: World, request: Submit) -> bool:
     num_prompt = len(request.token_ids) // 4 - request.num_emitted
     max_len = num_prompt + (request.params.max_new_tokens or 0)
     num_positions = max_len - 1 if request.params.max_new_tokens else max_len
-    return max_len <= world.limits.max_len and num_positions <= world.limits.num_pages * world.limits.page_size
+    return max_len <= world.limits.max_len and num_positions <= world.limits.longest_kv

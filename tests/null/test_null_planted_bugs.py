@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
 from null_storage import SlowStorage
-from null_traces import Trace, World, judge, play, trace_settings, traces, worlds
+from null_traces import WINDOWS, Trace, World, judge, play, trace_settings, traces, worlds
 
 from sapwood.core.request import Request, RequestState
 from sapwood.errors import EngineFailed
@@ -18,6 +18,7 @@ from sapwood.kvcache.prefetch import Prefetcher
 from sapwood.kvcache.prefix import HostPage
 from sapwood.kvcache.radix import RadixIndex
 from sapwood.kvcache.tiers import Tiers
+from sapwood.kvcache.window import WindowPages
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.deadlines import Deadlines
 from sapwood.scheduler.decode import Decoder
@@ -26,6 +27,7 @@ from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.roster import Roster
 from sapwood.scheduler.waiting import WaitingQueue
+from sapwood.scheduler.window import SlidingWindow
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -169,6 +171,76 @@ def a_full_queue_throws_out_who_has_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WaitingQueue, "most_junior_unstarted", lambda self: self._requests[-1] if self._requests else None)
 
 
+def windows_are_one_token_too_short(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WindowPages, "first_seen", lambda self, position: max(position - self._window + 2, 0) // self.pool.page_size)
+
+
+def window_pages_are_freed_while_a_launched_step_reads_them(patch: pytest.MonkeyPatch) -> None:
+    advance = SlidingWindow.advance
+
+    def planted(self: SlidingWindow, resident: Resident) -> None:
+        request = resident.request
+        confirmed, request.num_confirmed = request.num_confirmed, request.num_computed
+        advance(self, resident)
+        request.num_confirmed = confirmed
+
+    patch.setattr(SlidingWindow, "advance", planted)
+
+
+def matches_are_accepted_without_their_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WindowPages, "usable", lambda self, pages: len(pages))
+
+
+def matched_windows_can_be_evicted(patch: pytest.MonkeyPatch) -> None:
+    use = WindowPages.use
+
+    def planted(self: WindowPages, pages: Iterable[int]) -> None:
+        unused = list(self._unused)
+        use(self, pages)
+        self._unused |= dict.fromkeys(unused)
+
+    patch.setattr(WindowPages, "use", planted)
+
+
+def window_rows_are_not_repointed(patch: pytest.MonkeyPatch) -> None:
+    rewrite = SlidingWindow.rewrite
+
+    def planted(self: SlidingWindow, builder: PlanBuilder, resident: Resident, first: int, end: int) -> None:
+        if not any(first == start for start, _ in resident.duplicates):
+            rewrite(self, builder, resident, first, end)
+
+    patch.setattr(SlidingWindow, "rewrite", planted)
+
+
+def window_rows_of_partial_pages_are_not_copied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PlanBuilder, "copy_window_rows", lambda self, source, page, num_rows: None)
+
+
+def a_tombstone_is_not_healed_by_a_duplicate(patch: pytest.MonkeyPatch) -> None:
+    def planted(self: WindowPages, own: int, known: int) -> None:
+        if self._users[own]:
+            self.release([own])
+            self.use([known])
+
+    patch.setattr(WindowPages, "merge", planted)
+
+
+def freed_pages_keep_their_window_page(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WindowPages, "forget", lambda self, pages: None)
+
+
+def everybody_may_have_any_number_of_window_pages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SlidingWindow, "fits", lambda self, request, match, *, with_source: True)
+
+
+def chunks_take_what_others_were_promised(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SlidingWindow, "_claim", lambda self, request: 1)
+
+
+def pins_forget_their_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SlidingWindow, "unpin", lambda self, pages: None)
+
+
 PLANTS: list[Plant] = [
     deadlines_are_forgotten_at_admission,
     a_retracted_requests_slot_is_handed_out_at_once,
@@ -191,18 +263,33 @@ TIER_PLANTS: list[Plant] = [
     pages_that_were_not_read_are_found,
     saves_are_forgotten,
 ]
+WINDOW_PLANTS: list[Plant] = [
+    windows_are_one_token_too_short,
+    window_pages_are_freed_while_a_launched_step_reads_them,
+    matches_are_accepted_without_their_window,
+    matched_windows_can_be_evicted,
+    window_rows_are_not_repointed,
+    window_rows_of_partial_pages_are_not_copied,
+    a_tombstone_is_not_healed_by_a_duplicate,
+    freed_pages_keep_their_window_page,
+    everybody_may_have_any_number_of_window_pages,
+    chunks_take_what_others_were_promised,
+    pins_forget_their_window,
+]
 
 NARROW: dict[Plant, dict[str, Any]] = {a_full_queue_throws_out_who_has_run: {"max_queue": 2, "priority_scheduling": True}}
 """Options without which a bug cannot show; worlds drawn at random would have them too seldom."""
 
 
-@pytest.mark.parametrize("plant", PLANTS + TIER_PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", PLANTS + TIER_PLANTS + WINDOW_PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     host_pages = (2, 3, 6, 64) if plant in TIER_PLANTS else (0, 0, 3, 64)
 
+    windows = WINDOWS if plant in WINDOW_PLANTS else (0,)
+
     @settings(trace_settings(1200), phases=[Phase.generate], report_multiple_bugs=False)
-    @given(worlds(host_pages), traces())
+    @given(worlds(host_pages, windows), traces())
     def whatever_arrives_the_laws_hold(world: World, trace: Trace) -> None:
         world = replace(world, options=replace(world.options, **NARROW.get(plant, {})))
         storage = SlowStorage(trace.seed, loss=0.1)

@@ -11,7 +11,7 @@ from null_traces import Trace, World, judge, make_trace, play, trace_settings, t
 from sapwood.core.plan import EngineLimits
 from sapwood.engine.null_model import EOS_ID, VOCAB_SIZE
 from sapwood.kvcache.tiers import TierOptions
-from sapwood.messages.types import Flush, StepStats
+from sapwood.messages.types import Drain, Flush, StepStats
 from sapwood.scheduler import SchedulerOptions
 
 PROMPTS = {number: [number] * 64 for number in range(97, 105)}
@@ -64,6 +64,60 @@ def test_a_restart_finds_what_the_storage_holds() -> None:
     assert [second.heard[name].token_ids for name in PROMPTS] == [first.heard[name].token_ids for name in PROMPTS]
 
 
+@pytest.mark.parametrize("num_host_pages", [2, 16, 80])
+@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+def test_what_only_memory_holds_is_stored_when_the_engine_ends(policy: str, num_host_pages: int) -> None:
+    storage = SlowStorage(1)
+    first = replica(80, num_host_pages, storage, policy)
+    for name in PROMPTS:
+        ask(first, name, name)
+    first.run(Drain(save_s=60.0))
+    assert len(storage.pages) == 64
+    second = replica(80, 16, storage, policy)
+    assert [ask(second, name, name) for name in PROMPTS] == [56] * 8
+    assert [second.heard[name].token_ids for name in PROMPTS] == [first.heard[name].token_ids for name in PROMPTS]
+
+
+def test_running_requests_end_before_the_cache_is_stored() -> None:
+    storage = SlowStorage(1)
+    driver = replica(64, 16, storage, "write_back")
+    driver.tick(submit(1, PROMPTS[97], max_new_tokens=8, ignore_eos=True))
+    driver.run(Drain(save_s=60.0), submit(2, PROMPTS[98], max_new_tokens=2))
+    assert driver.heard[1].finishes[0].kind == "length" and driver.heard[2].finishes[0].kind == "error"
+    assert len(storage.pages) == 8
+
+
+@pytest.mark.parametrize(("save_s", "again_s"), [(0.0, None), (2.0, None), (60.0, 0.0)])
+def test_storing_the_cache_takes_no_longer_than_it_may(save_s: float, again_s: float | None) -> None:
+    class Slow(SlowStorage):
+        def turn(self, host_pages: object) -> list[object]:  # type: ignore[override]
+            return []
+
+    driver = replica(64, 16, Slow(0), "write_back")
+    driver.scheduler._custody.tiers.storage._policy = "best_effort"
+    driver.turn_s = 0.1
+    for name in PROMPTS:
+        driver.tick(submit(name, PROMPTS[name], max_new_tokens=2))
+    while driver.scheduler.has_work:
+        driver.tick()
+    driver.tick(Drain(save_s))
+    began_s = driver.now_s
+    assert driver.scheduler.has_work == (save_s > 0)
+    if again_s is not None:
+        driver.tick(Drain(again_s))
+    for _ in range(int(10 * (save_s if again_s is None else again_s)) + 2):
+        driver.tick()
+    assert not driver.scheduler.has_work and driver.now_s - began_s < 4.0
+
+
+def test_selective_write_through_stores_nothing_more_at_the_end() -> None:
+    storage = SlowStorage(1)
+    driver = replica(64, 16, storage, "write_through_selective")
+    ask(driver, 1, 97)
+    driver.run(Drain(save_s=60.0))
+    assert not storage.pages
+
+
 def test_namespaces_do_not_share_in_any_tier() -> None:
     storage = SlowStorage(1)
     for replicas in range(2):
@@ -111,7 +165,9 @@ def test_locking_a_match_may_save_pages_but_not_over_those_to_be_loaded() -> Non
 def test_whatever_arrives_on_two_replicas_one_after_the_other(world: World, other: World, trace: Trace, later: Trace) -> None:
     """The second begins with the first one's storage. (Traces share their prompts' alphabet, and a trace may come again.)"""
     storage = SlowStorage(trace.seed, loss=0.05)
-    judge(world, trace, play(world, trace, storage=storage))
+    first = play(world, trace, storage=storage)
+    judge(world, trace, first)
+    first.run(Drain(save_s=60.0))
     if world.limits.page_size == other.limits.page_size:
         judge(other, trace, play(other, trace, storage=storage))
         judge(other, later, play(other, later, storage=storage))

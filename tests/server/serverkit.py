@@ -33,6 +33,7 @@ from sapwood.messages.types import (
     unpack_ids,
 )
 from sapwood.observability.metrics import Metrics
+from sapwood.parsing.formats import find_format
 from sapwood.server.app import create_app
 from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.context import ServerContext
@@ -134,7 +135,7 @@ class FakeBackend:
             if ids[0] in params.stop_token_ids:
                 finish, text = Finish("stop", ids[0]), ""
             elif stop is not None:
-                finish, stopped = Finish("stop", stop), True
+                finish, stopped, text = Finish("stop", stop), True, text.removesuffix(stop)
             elif run.num_done == params.max_new_tokens:
                 finish = Finish("length")
         else:
@@ -189,8 +190,15 @@ class House:
 
 
 def make_house(
-    backend: FakeBackend | None = None, *, is_ready: bool = True, max_body_bytes: int = 1 << 20, **settings: Any
+    backend: FakeBackend | None = None,
+    *,
+    is_ready: bool = True,
+    max_body_bytes: int = 1 << 20,
+    template: str | None = None,
+    context_len: int = CONTEXT_LEN,
+    **settings: Any,
 ) -> House:
+    """`template` replaces the byte vocabulary's chat template."""
     backend = backend or FakeBackend()
     chosen = section(**settings)
     frontend = Frontend(backend, metrics=Metrics("fake") if chosen.enable_metrics else None, random_seed=chosen.random_seed)
@@ -198,14 +206,20 @@ def make_house(
     if is_ready:
         frontend.start_serving(
             ServingLimits(
-                CONTEXT_LEN,
+                context_len,
                 4096,
                 backend.tokenizer.vocab_size,
                 chosen.max_queued_requests,
                 allow_auto_truncate=chosen.allow_auto_truncate,
             )
         )
-    model = ServedModel("fake", "/models/fake", backend.tokenizer, ChatRenderer(backend.tokenizer).render, ("fake-catalog",))
+    chat = ChatRenderer(backend.tokenizer, template)
+    output = find_format(
+        chosen.tool_call_parser, chosen.reasoning_parser, chat.source, frozenset(backend.tokenizer.control_texts)
+    )
+    model = ServedModel(
+        "fake", "/models/fake", backend.tokenizer, chat.render, ("fake-catalog",), output=output, reads_tools=chat.reads_tools
+    )
     context = ServerContext(frontend, model, chosen, max_body_bytes)
     return House(backend, frontend, context, create_app(context))
 

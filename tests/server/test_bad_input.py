@@ -49,7 +49,11 @@ TYPED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, chat(messages=[{"role": "alien", "content": "x"}]), "messages"),
     (CHAT, chat(messages=[{"content": "x"}]), "messages"),
     (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]), "messages[0].content[0]"),
-    (CHAT, chat(messages=[{"role": "tool", "content": "x", "tool_call_id": "1"}]), "messages[0].role"),
+    (CHAT, chat(messages=[{"role": "function", "content": "x", "name": "f"}]), "messages[0].role"),
+    (CHAT, chat(messages=[{"role": "user", "content": "x", "tool_calls": [{}]}]), "messages[0].tool_calls"),
+    (CHAT, chat(messages=[{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls[0]"),
+    (CHAT, chat(chat_template="{{ messages }}"), "chat_template"),
+    (CHAT, chat(reasoning_effort="extreme"), "reasoning_effort"),
     # lengths
     (GENERATE, {"input_ids": [1] * 256}, "input_ids"),
     (GENERATE, {"input_ids": [1] * 250, "sampling_params": {"max_new_tokens": 7}}, "max_new_tokens"),
@@ -141,8 +145,8 @@ TYPED: list[tuple[str, dict[str, Any], str]] = [
     # what exists elsewhere and cannot be honoured
     (GENERATE, {"text": "a", "image_data": "x.png"}, "image_data"),
     (GENERATE, {"text": "a", "lora_path": "x"}, "lora_path"),
-    (GENERATE, sampling(json_schema="{}"), "json_schema"),
-    (GENERATE, sampling(regex="a+"), "regex"),
+    (GENERATE, sampling(json_schema="{"), "json_schema"),
+    (GENERATE, sampling(regex="a("), "regex"),
     (CHAT, chat(tools=[{"type": "function"}]), "tools"),
     (CHAT, chat(tool_choice="required"), "tool_choice"),
     (CHAT, chat(response_format={"type": "json_schema"}), "response_format"),
@@ -152,7 +156,7 @@ TYPED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, chat(chat_template_kwargs={"messages": []}), "chat_template_kwargs"),
     (CHAT, chat(modalities=["audio"]), "modalities"),
     (COMPLETIONS, completion(suffix="x"), "suffix"),
-    (COMPLETIONS, completion(regex="a"), "regex"),
+    (COMPLETIONS, completion(regex="(a"), "regex"),
     # the other routes
     ("/tokenize", {}, "prompt"),
     ("/tokenize", {"prompt": 5}, "prompt"),

@@ -40,7 +40,8 @@ def test_whole_chat_answer() -> None:
     assert choice["finish_reason"] == "length" and choice["logprobs"] is None and choice["matched_stop"] is None
     prompt = len("<user\nhi>\n<assistant\n")
     assert answer["usage"] == {
-        "prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5, "prompt_tokens_details": {"cached_tokens": 3}
+        "prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5,
+        "prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 0},
     }  # fmt: skip
 
 

@@ -39,6 +39,14 @@ _KV_DTYPES = (*same("auto", "float32", "bfloat16", "float16"), ("fp32", "float32
 _POLICIES = (
     "fcfs", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "lof", "random", "priority", "routing-key",
 )  # fmt: skip
+_TOOL_PARSERS = (
+    *same("auto", "none", "hermes", "llama3", "mistral", "pythonic", "deepseek", "gpt-oss", "glm", "kimi", "qwen3-coder"),
+    ("qwen", "hermes"), ("qwen25", "hermes"), ("qwen3_coder", "qwen3-coder"), ("deepseekv3", "deepseek"),
+    ("deepseekv31", "deepseek"), ("glm45", "glm"), ("kimi_k2", "kimi"), ("harmony", "gpt-oss"),
+)  # fmt: skip
+_REASONING_PARSERS = (
+    *same("auto", "none", "qwen3", "deepseek-r1", "glm", "kimi", "gpt-oss"), ("glm45", "glm"), ("harmony", "gpt-oss"),
+)  # fmt: skip
 
 # A table reads best as a table: one entry, one or two lines.
 # fmt: off
@@ -54,7 +62,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("context_length", "model", "int", None, ("max_model_len",), check=at_least(2),
            automatic="what the model was trained for", help="Longest prompt plus completion, in tokens."),
     Option("chat_template", "model", "str", None, check=not_blank, automatic="the model's own",
-           help="Jinja file that replaces the model's chat template."),
+           help="Replaces the model's chat template: a Jinja file, or alpaca, chatml, hermes (ChatML with tools) or llama3."),
     Option("trust_remote_code", "model", "bool", False, help="Always refused.",
            refused="Sapwood never runs code that comes with a checkpoint; leave the option out"),
 
@@ -163,6 +171,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("enable_metrics", "server", "bool", False, help="Serve Prometheus metrics at /metrics."),
     Option("kv_events_config", "server", "str", None, check=not_blank, automatic="no feed",
            help="ZeroMQ feed of what enters and leaves the prefix cache, as JSON: `endpoint` (tcp://*:5557), `topic`."),
+    Option("tool_call_parser", "server", "str", "auto", values=_TOOL_PARSERS,
+           help="How the model writes calls of tools; `auto` finds it in the chat template, `none` leaves them in the text."),
+    Option("reasoning_parser", "server", "str", "auto", values=_REASONING_PARSERS,
+           help="How the model marks its reasoning; `auto` finds it in the chat template, `none` leaves it in the text."),
     Option("max_queued_requests", "server", "int", 16384, check=at_least(1),
            help="Unfinished requests beyond which new ones get a 429."),
     Option("allow_auto_truncate", "server", "bool", False,
@@ -182,7 +194,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("startup_timeout_s", "processes", "float", 600.0, check=at_least(1),
            help="Longest time until every process is ready."),
     Option("drain_timeout_s", "processes", "float", 30.0, check=at_least(0),
-           help="Longest time that running requests get when the server is stopped."),
+           help="Longest time that running requests, and then the cache on its way to storage, get at a stop."),
 )
 # fmt: on
 

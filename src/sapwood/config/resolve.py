@@ -224,6 +224,8 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         default_priority=pick.get("default_priority_value"),
         request_timelines=pick.get("request_timelines"),
         log_level=pick.get("log_level"),
+        tool_call_parser=pick.get("tool_call_parser"),
+        reasoning_parser=pick.get("reasoning_parser"),
     )
 
 

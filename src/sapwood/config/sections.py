@@ -125,6 +125,8 @@ class ServerSection:
     default_priority: int
     request_timelines: int
     log_level: str
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

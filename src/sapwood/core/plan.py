@@ -4,8 +4,8 @@ The only thing that scheduler and engine share. Integers and numpy arrays, no to
 table, page table, KV rows, sampler state) changes only as a plan says, in the order of the fields of `StepPlan`.
 
     token table  [slots, max_len]  ids by (slot, position)           written by SlotStart and by sampling
-    page table   [slots, max_len]  raw KV locations by the same key  written by TableWrite
-    KV store     [locations, ...]  one row per token                 written by loads, copies and the forward pass
+    page table   [slots, max_len]  raw KV locations by the same key  written by TableWrite; one for each kind of attention
+    KV store     [locations, ...]  one row per token                 written by loads, copies and the forward pass; likewise
     host pages   [pages, bytes]    KV pages in the host's memory     written by saves (and from storage, see core.transfer)
 """
 
@@ -43,11 +43,13 @@ class SlotStart:
 
 @dataclass(frozen=True, slots=True)
 class TableWrite:
-    """Positions [position, position + len(locations)) of a slot's page-table row become `locations`."""
+    """Positions [position, position + len(locations)) of a slot's page-table row become `locations`; `is_window` writes to the
+    table of the layers that see a window, where they have pages of their own (see `EngineLimits.window`)."""
 
     slot: int
     position: int
     locations: Int32Array
+    is_window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class StepPlan:
 
     `saves` [S, 2] copies whole pages (all layers) of the KV store to host pages: (page, host page); so a page that is given
     away in this very plan can still be saved. `loads` [L, 2] brings them back: (host page, page). `copies` has shape [C, 2]: the
-    KV rows of location `copies[i, 0]` (all layers) are copied to location `copies[i, 1]`.
+    KV rows of location `copies[i, 0]` (all layers) are copied to location `copies[i, 1]`; `window_copies` [W, 2] do the same for
+    the layers with a window, where these have pages of their own.
     Decode rows come first. An empty `rows` is legal (a plan that only moves state). `tokens` are written with the starts. The
     rows numbered in `constrained` (ascending, all of them sample) may choose only what a mask allows, which is not part of the
     plan because it depends on ids that may still be computed: see `Pending.release`.
@@ -97,6 +100,7 @@ class StepPlan:
     rows: tuple[RowRun, ...]
     saves: Int32Array = field(default_factory=no_copies)
     loads: Int32Array = field(default_factory=no_copies)
+    window_copies: Int32Array = field(default_factory=no_copies)
     tokens: tuple[TokenWrite, ...] = ()
     constrained: tuple[int, ...] = ()
 
@@ -138,6 +142,9 @@ class EngineLimits:
     """The engine's facts that the scheduler works with. Locations are `page * page_size + offset`, page in [0, num_pages).
 
     `num_host_pages` pages in the host's memory can hold what the KV store has no room for; 0: there is no such tier.
+
+    `window` > 0: some layers see only the last `window` positions and have `num_window_pages` pages of their own, with locations
+    of their own; positions that no row will see again need none there. 0: all layers use the same pages.
     """
 
     num_slots: int
@@ -147,6 +154,20 @@ class EngineLimits:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     num_host_pages: int = 0
+    window: int = 0
+    num_window_pages: int = 0
+
+    @property
+    def longest_kv(self) -> int:
+        """Positions of the longest request that fits when it is alone."""
+        is_tight = self.window and self.num_window_pages < window_claim(self.window, self.page_size)
+        return (self.num_window_pages if is_tight else self.num_pages) * self.page_size
+
+
+def window_claim(window: int, page_size: int) -> int:
+    """Window pages that a request of any length needs at most to get on: what the next position sees, wherever it lies in its
+    page, and a page more while pages behind the window wait to be given back (which is done once a page)."""
+    return (window + page_size) // page_size + 2
 
 
 class Pending(Protocol):

@@ -6,6 +6,9 @@ plan within its limits of at most `max_rows` tokens per step.
 
 from __future__ import annotations
 
+from hashlib import blake2b
+from pathlib import Path
+
 from sapwood.core.plan import EngineLimits
 from sapwood.engine.native_cache import NO_WEIGHT_CACHE, WeightCache, WeightFile
 from sapwood.engine.native_runner import NativeEngine
@@ -14,7 +17,7 @@ from sapwood.errors import ConfigError
 from sapwood.kernels.native import _native
 from sapwood.kernels.native.record import ProgramLimits, record_decoder
 
-__all__ = ["NO_WEIGHT_CACHE", "WeightFile", "create_native_engine"]
+__all__ = ["NO_WEIGHT_CACHE", "WeightFile", "arithmetic", "create_native_engine"]
 
 LOGIT_ROWS_AT_ONCE = 64
 """Rows of logits that exist at a time; a step with more sampling or reporting rows computes them in blocks."""
@@ -43,11 +46,18 @@ def create_native_engine(
         )
     config = checkpoint.config
     pool = _native.ThreadPool(threads)
-    pages = limits.num_pages * (limits.page_size // _native.PAGE_TOKENS)
-    kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, pages, kv_dtype)
+    span = limits.page_size // _native.PAGE_TOKENS
+    kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, limits.num_pages * span, kv_dtype)
+    host = _native.HostPages(kv, limits.num_host_pages, span)
     sizes = ProgramLimits(limits.num_slots, limits.max_len, max_rows, LOGIT_ROWS_AT_ONCE)
     weights = NativeWeights(checkpoint, pool, limits.max_len, cache.load(pool), quantization)
-    recorded = record_decoder(config, weights, pool, kv, sizes)
+    recorded = record_decoder(config, weights, pool, kv, sizes, host)
     if weights.num_new:
         cache.save(weights.matrices, pool)
-    return NativeEngine(limits, recorded.program, _native.ComputeStream(pool))
+    return NativeEngine(limits, recorded.program, _native.ComputeStream(pool), host)
+
+
+def arithmetic() -> str:
+    """A name for the numbers that come out: the instruction set, and the very build of the kernels (so no version to forget)."""
+    build = blake2b(Path(str(_native.__file__)).read_bytes(), digest_size=16).hexdigest()
+    return f"{_native.isa()} {build}"

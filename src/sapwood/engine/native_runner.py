@@ -47,8 +47,10 @@ class NativePending:
 class NativeEngine:
     """Implements `core.plan.Engine` around a recorded program. Used by one thread; the compute stream is a native thread."""
 
-    def __init__(self, limits: EngineLimits, program: _native.Program, stream: _native.ComputeStream) -> None:
-        self._limits = limits
+    def __init__(
+        self, limits: EngineLimits, program: _native.Program, stream: _native.ComputeStream, host: _native.HostPages
+    ) -> None:
+        self._limits, self._host = limits, host
         self._program = program
         self._stream: _native.ComputeStream | None = stream
 
@@ -59,8 +61,8 @@ class NativeEngine:
 
     @property
     def host_pages(self) -> NDArray[np.uint8]:
-        """None: this engine has no tier below its pages."""
-        return np.empty((0, 0), dtype=np.uint8)
+        """The tier below the KV pool, uint8 [num_host_pages, bytes of a page]. Steps fill and read it."""
+        return self._host.bytes
 
     def launch(self, plan: StepPlan) -> NativePending:
         """Queue one step and return; raises EngineFailed, changing nothing, for a plan beyond the engine's limits."""
@@ -104,9 +106,9 @@ class NativeEngine:
         tokens = [(start.slot, 0, start.token_ids) for start in plan.starts]
         tokens += [(write.slot, write.position, write.token_ids) for write in plan.tokens]
         locations = [(write.slot, write.position, write.locations) for write in plan.writes]
-        copies = plan.copies if len(plan.copies) else None
+        copies, saves, loads = (pairs if len(pairs) else None for pairs in (plan.copies, plan.saves, plan.loads))
         starts = [to_native_start(start, limits.vocab_size, limits.eos_token_ids) for start in plan.starts]
-        return _native.Step(tokens, locations, copies, _to_runs(plan.rows), starts, masks)
+        return _native.Step(tokens, locations, copies, _to_runs(plan.rows), starts, masks, saves, loads)
 
 
 def _to_runs(rows: Sequence[RowRun]) -> NDArray[np.int32]:

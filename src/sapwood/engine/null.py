@@ -1,22 +1,23 @@
 """The null engine: the seam's whole contract without a model, in numpy, with a memory that notices every mistake.
 
-Owns a token table, a page table and a KV store of one 64-bit hash per location; does not decide. Invariant: before a row
-computes, every KV row it attends to must be the one that its own prefix produced; anything else is a violation, and changes the
-output too.
+Owns a token table, and for each kind of attention a page table and a KV store of one 64-bit hash per location; does not decide.
+Invariant: before a row computes, every KV row it attends to (in each kind) must be the one that its own prefix produced; anything
+else is a violation, and changes the output too.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult, UInt32Array
+from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult, TableWrite, UInt32Array
 from sapwood.core.sampling import TokenLogprobs
-from sapwood.engine.null_model import NullModel, make_draw
+from sapwood.engine.null_model import NullModel, UInt64Array, make_draw
 from sapwood.errors import EngineFailed
 
 
@@ -26,8 +27,8 @@ class NullOptions:
 
     `eos_probability`: chance that a prefix ends. `step_time_s` and `token_time_s`: how long a step takes, and each of its tokens.
     `is_racy`: apply starts, table writes and copies at launch, ahead of earlier steps that are still to compute, as an engine
-    with a second stream may; a plan that reuses what a launched step still touches then does damage. `is_strict`: a violation
-    raises EngineFailed (otherwise it is only recorded in `violations`).
+    with a second stream may; a plan that reuses what a launched step still touches then does damage, or is a violation where it
+    would compute into it. `is_strict`: a violation raises EngineFailed (otherwise it is only recorded in `violations`).
     """
 
     eos_probability: float = 0.02
@@ -44,6 +45,7 @@ class NullPending:
         self.plan = plan
         self.result: StepResult | None = None
         self.masks: UInt32Array | None = None
+        self.touched: tuple[set[int], set[int]] = (set(), set())
         self._engine = engine
         self._ready_at_s = ready_at_s
 
@@ -65,6 +67,53 @@ class NullPending:
         self.masks = masks.copy()
 
 
+class NullStore:
+    """One kind of attention: a page table, and a KV row per location. `window`: how many positions a row sees (0: all)."""
+
+    def __init__(self, limits: EngineLimits, num_pages: int, window: int) -> None:
+        self.num_locations = num_pages * limits.page_size
+        self.window = window
+        self.table = np.full((limits.num_slots, limits.max_len), self.num_locations, dtype=np.int32)
+        self.kv = np.zeros(self.num_locations + 1, dtype=np.uint64)  # the last row is where an unwritten table entry points
+
+    def write(self, write: TableWrite) -> bool:
+        """Point a row to locations; False when these, or the row, reach outside."""
+        end = write.position + len(write.locations)
+        is_inside = end <= self.table.shape[1] and bool(((write.locations >= 0) & (write.locations < self.num_locations)).all())
+        self.table[write.slot, write.position : end] = write.locations
+        return is_inside
+
+    def touched(self, rows: Iterable[RowRun], *, written: bool) -> set[int]:
+        """The locations that rows write, or read as well."""
+        found: set[int] = set()
+        for row in rows:
+            first = row.first if written else self.oldest(row)
+            found.update(self.table[row.slot, first : row.first + row.count].tolist())
+        return found
+
+    def oldest(self, row: RowRun) -> int:
+        """The first position that a row sees."""
+        return max(row.first - self.window + 1, 0) if self.window else 0
+
+    def store(self, row: RowRun, truth: UInt64Array) -> Iterator[str]:
+        """Keep the KV of a row's positions; what is wrong where the row does not see `truth` before them, or has no room."""
+        end = row.first + row.count
+        oldest = self.oldest(row)
+        locations = self.table[row.slot, oldest:end]
+        num_past = row.first - oldest
+        wrong = self.kv[locations[:num_past]] != truth[oldest : row.first]
+        self.kv[locations[num_past:]] = truth[row.first : end]
+        kind = f" (window {self.window})" if self.window else ""
+        if wrong.any():
+            bad = int(np.flatnonzero(wrong)[0])
+            yield (
+                f"attends to position {oldest + bad} of {row.first} at location {int(locations[bad])}{kind},"
+                " whose KV is not that of its prefix"
+            )
+        if int(locations[num_past:].max()) == self.num_locations:
+            yield f"computes positions {row.first}..{end} without pages for them{kind}"
+
+
 class NullEngine:
     """An `Engine` of numpy arrays."""
 
@@ -73,10 +122,10 @@ class NullEngine:
         self._options = options or NullOptions()
         self.model = NullModel(limits.max_len, limits.vocab_size, self._options.eos_probability)
         self.violations: list[str] = []
-        num_locations = limits.num_pages * limits.page_size
         self._tokens = np.zeros((limits.num_slots, limits.max_len), dtype=np.int32)
-        self._table = np.full((limits.num_slots, limits.max_len), num_locations, dtype=np.int32)
-        self._kv = np.zeros(num_locations + 1, dtype=np.uint64)  # the last row is where an unwritten table entry points
+        self._whole = NullStore(limits, limits.num_pages, 0)
+        self._window = NullStore(limits, limits.num_window_pages, limits.window)
+        self._stores = (self._whole, self._window) if limits.window else (self._whole,)
         self._host = np.zeros((limits.num_host_pages, limits.page_size), dtype=np.uint64)
         self._starts: dict[int, SlotStart] = {}
         self._launched: deque[NullPending] = deque()
@@ -101,10 +150,21 @@ class NullEngine:
         duration_s = self._options.step_time_s + self._options.token_time_s * plan.num_tokens
         self._ready_at_s = max(self._ready_at_s, time.monotonic()) + duration_s
         pending = NullPending(self, plan, self._ready_at_s if duration_s else 0.0)
-        self._launched.append(pending)
         if self._options.is_racy:
             self._move_state(plan)
+            self._race(pending)
+        self._launched.append(pending)
         return pending
+
+    def _race(self, pending: NullPending) -> None:
+        """Nothing that launched steps touch may be computed into; remember what this one touches."""
+        rows, step = pending.plan.rows, pending.plan.step
+        for store, touched in zip(self._stores, pending.touched, strict=False):
+            touched |= store.touched(rows, written=False)
+        for earlier in self._launched:
+            for store, touched in zip(self._stores, earlier.touched, strict=False):
+                if common := touched & store.touched(rows, written=True):
+                    self._report(f"step {step} writes to locations {sorted(common)[:4]}, which step {earlier.plan.step} touches")
 
     def run_until(self, pending: NullPending) -> None:
         """Compute launched steps, oldest first, up to `pending`."""
@@ -124,20 +184,19 @@ class NullEngine:
         for start in plan.starts:
             self._starts[start.slot] = start
             self._tokens[start.slot, : len(start.token_ids)] = start.token_ids
-            self._table[start.slot] = len(self._kv) - 1
+            for store in self._stores:
+                store.table[start.slot] = store.num_locations
         for token_write in plan.tokens:
             end = token_write.position + len(token_write.token_ids)
             self._tokens[token_write.slot, token_write.position : end] = token_write.token_ids
         for write in plan.writes:
-            end = write.position + len(write.locations)
-            if end > self._limits.max_len or not ((write.locations >= 0) & (write.locations < len(self._kv) - 1)).all():
+            if not (self._window if write.is_window else self._whole).write(write):
                 self._report(f"step {plan.step}: a table write of slot {write.slot} reaches outside the table or the pool")
-            self._table[write.slot, write.position : end] = write.locations
-        pages = self._kv[:-1].reshape(-1, self._limits.page_size)
+        pages = self._whole.kv[:-1].reshape(-1, self._limits.page_size)
         self._host[plan.saves[:, 1]] = pages[plan.saves[:, 0]]
         pages[plan.loads[:, 1]] = self._host[plan.loads[:, 0]]
-        if len(plan.copies):
-            self._kv[plan.copies[:, 1]] = self._kv[plan.copies[:, 0]]
+        for store, copies in ((self._whole, plan.copies), (self._window, plan.window_copies)):
+            store.kv[copies[:, 1]] = store.kv[copies[:, 0]]
 
     def _compute(self, plan: StepPlan, masks: UInt32Array | None) -> StepResult:
         if plan.constrained and (masks is None or len(masks) != len(plan.constrained)):
@@ -162,19 +221,13 @@ class NullEngine:
     def _forward(self, step: int, row: RowRun, start: SlotStart) -> list[int]:
         """Store the KV of the row's positions and attend; the context value of each, or of the last only when that is enough."""
         end = row.first + row.count
-        locations = self._table[row.slot, :end]
         truth = self.model.content(self._tokens[row.slot, :end])
-        if (self._kv[locations[: row.first]] != truth[: row.first]).any():
-            bad = int(np.flatnonzero(self._kv[locations[: row.first]] != truth[: row.first])[0])
-            self._report(
-                f"step {step}: slot {row.slot} attends to position {bad} of {row.first} at location {int(locations[bad])},"
-                " whose KV is not that of its prefix"
-            )
-        self._kv[locations[row.first :]] = truth[row.first :]
-        if int(locations[row.first :].max()) == len(self._kv) - 1:
-            self._report(f"step {step}: slot {row.slot} computes positions {row.first}..{end} without pages for them")
+        damage = [problem for store in self._stores for problem in store.store(row, truth)]
+        for problem in damage:
+            self._report(f"step {step}: slot {row.slot} {problem}")
+        seen = self._whole.kv[self._whole.table[row.slot, :end]] ^ np.uint64(len(damage))
         wants_all = start.logprobs.prompt_start is not None and row.first + 1 < len(start.token_ids)
-        return self.model.contexts(self._kv[locations], row.first if wants_all else end - 1)
+        return self.model.contexts(seen, row.first if wants_all else end - 1)
 
     def _sample(self, row: RowRun, start: SlotStart, context: int, mask: UInt32Array | None) -> int:
         position = row.first + row.count

@@ -119,6 +119,10 @@ class HierarchicalIndex:
         """Every page of the KV store that the index holds."""
         return self._inner.held_pages()
 
+    def named_pages(self) -> list[tuple[bytes, int]]:
+        """Key and page of every whole page of the KV store, what comes first in a run before what follows."""
+        return [(key, page) for page, key in self._keys.items()]
+
     def violations(self, handles: Sequence[Any]) -> list[str]:
         """What is wrong with the inner index, the keys and the host pages."""
         problems = self._inner.violations(handles) + self._tiers.violations()

@@ -6,6 +6,8 @@ Owns the free list and nothing else; who holds a taken page is the business of i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class PagePool:
     """Hands out page ids in [0, num_pages); the page freed last is taken first, so that it may still be warm in a cache."""
@@ -14,6 +16,8 @@ class PagePool:
         self.num_pages = num_pages
         self.page_size = page_size
         self._free = list(range(num_pages - 1, -1, -1))
+        self.on_free: Callable[[list[int]], None] = lambda pages: None
+        """Called with pages that are given back."""
 
     @property
     def num_free(self) -> int:
@@ -39,3 +43,4 @@ class PagePool:
     def give_back(self, pages: list[int]) -> None:
         """Return pages that no launched step can touch any more."""
         self._free.extend(reversed(pages))
+        self.on_free(pages)

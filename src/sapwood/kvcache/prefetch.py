@@ -68,6 +68,11 @@ class Prefetcher:
         keys, pages = [entry.key for entry in entries], [entry.page for entry in entries]
         self._stores[self._order(Store, keys, pages)] = entries
 
+    @property
+    def num_storing(self) -> int:
+        """Orders to write that are not answered yet."""
+        return len(self._stores)
+
     def take_orders(self) -> list[TransferOrder]:
         """Orders given since the last call."""
         orders, self._orders = self._orders, []

@@ -149,10 +149,11 @@ class FileStorage:
 
     def write(self, key: bytes, data: memoryview) -> None:
         """Append a page to the newest segment."""
-        checksum = page_checksum(self._options.fingerprint, key, data)
         with self._mutex:
             if key in self._places:
                 return
+        checksum = page_checksum(self._options.fingerprint, key, data)
+        with self._mutex:
             if not self._can_append or len(self._segments[-1].keys) >= self._max_records:
                 self._begin_segment()
             segment = self._segments[-1]

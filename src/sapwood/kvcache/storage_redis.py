@@ -49,6 +49,8 @@ class RedisStorage:
 
     def write(self, key: bytes, data: memoryview) -> None:
         """Keep a page, unless it is kept already."""
+        if self._ask(lambda: self._client.exists(self._prefix + key)):
+            return
         value = page_checksum(self._options.fingerprint, key, data) + bytes(data)
         self._ask(lambda: self._client.set(self._prefix + key, value, ex=KEEP_S, nx=True))
 

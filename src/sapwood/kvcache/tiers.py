@@ -7,7 +7,7 @@ page has a user from the moment a plan is to touch it until that plan's step is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ from sapwood.kvcache.prefetch import Prefetcher
 from sapwood.kvcache.prefix import HostPage
 
 WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
+SAVE_AT_ONCE = 32
+"""Pages in one plan, and in one order to storage, while the engine leaves: the deadline is missed by a few of them at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class Tiers:
         self._saves: list[tuple[int, HostPage]] = []
         self._loads: list[tuple[HostPage, int]] = []
         self._in_flight: deque[Moves] = deque()
+        self._rest: deque[tuple[bytes, int]] | None = None
+        self._leave_by_s = 0.0
         self.now_s = 0.0
         self.num_saved = 0
         self.num_loaded = 0
@@ -166,6 +170,34 @@ class Tiers:
     def is_awaited(self, number: int) -> bool:
         """Whether request `number` should wait a little longer for pages from storage."""
         return self.storage.is_waiting(number, self.now_s)
+
+    # ------------------------------------------------------------------------------------------------- leaving
+    def leave(self, named_pages: Callable[[], Iterable[tuple[bytes, int]]], leave_by_s: float) -> None:
+        """The engine ends: save a few more of the pages that storage may lack (asked for once: from now on they do not change).
+
+        Under selective write-through a page that was not used again is not worth storing.
+        """
+        if not self._options.has_storage:
+            return
+        if self._rest is None:
+            self._rest = deque(named_pages() if self._options.write_policy != "write_through_selective" else ())
+        self._leave_by_s = leave_by_s
+        while self._rest and self.is_leaving and len(self._saves) < SAVE_AT_ONCE and self.storage.num_storing < 2:
+            key, page = self._rest.popleft()
+            entry = None if self._host.get(key) else self._host.reserve(key)
+            if entry is not None:
+                self._host.enter(entry)
+                self._saves.append((page, entry))
+            elif self._host.get(key) is None:  # every host page is on its way to storage
+                self._rest.appendleft((key, page))
+                return
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether `leave` has begun, still brings pages to storage and may go on."""
+        if self._rest is None or self.now_s >= self._leave_by_s:
+            return False
+        return bool(self._rest or self._saves or self._in_flight or self.storage.num_storing)
 
     # ------------------------------------------------------------------------------------------------- audit
     @property

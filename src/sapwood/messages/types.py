@@ -109,7 +109,10 @@ class AskTimeline(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Finish what runs and waits, then exit."""
+    """Finish what runs and waits, then exit. A worker takes up to `save_s` to bring to storage what only memory holds; it may be
+    told again, to shorten that."""
+
+    save_s: float = 0.0
 
 
 ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | AskTimeline | Drain
@@ -183,6 +186,10 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True):
     stored_pages_total: int = 0
     cached_host_tokens_total: int = 0
     cached_storage_tokens_total: int = 0
+    num_window_pages: int = 0
+    num_free_window_pages: int = 0
+    num_evictable_window_pages: int = 0
+    evicted_window_pages_total: int = 0
 
 
 class StepEvents(msgspec.Struct, frozen=True, tag=True):

@@ -35,6 +35,10 @@ def _used_pages(stats: Any) -> int:
     return int(stats.num_pages - stats.num_free_pages - stats.num_evictable_pages)
 
 
+def _used_window_pages(stats: Any) -> int:
+    return int(stats.num_window_pages - stats.num_free_window_pages - stats.num_evictable_window_pages)
+
+
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
@@ -47,6 +51,9 @@ READINGS: tuple[Reading, ...] = (
     Reading("num_used_tokens", "gauge", "KV locations in use.", lambda s: _used_pages(s) * s.page_size),
     Reading("num_cached_tokens", "gauge", "KV locations in the prefix cache.", lambda s: s.num_cached_pages * s.page_size),
     Reading("max_total_num_tokens", "gauge", "KV locations in all.", lambda s: s.num_pages * s.page_size),
+    Reading("swa_used_tokens", "gauge", "The same of layers with a window.", lambda s: _used_window_pages(s) * s.page_size),
+    Reading("swa_token_usage", "gauge", "Their share.", lambda s: _ratio(_used_window_pages(s), s.num_window_pages)),
+    Reading("swa_evicted_tokens_total", "counter", "Theirs evicted.", lambda s: s.evicted_window_pages_total * s.page_size),
     Reading("new_token_ratio", "gauge", "Share of promised output that admission sets aside.", lambda s: s.new_token_ratio),
     Reading(
         "cache_hit_rate",

@@ -21,18 +21,20 @@ from sapwood.kvcache.pages import PagePool
 from sapwood.kvcache.prefix import Match, PrefixIndex, prefix_indexes
 from sapwood.kvcache.tiers import Tiers
 from sapwood.scheduler.options import SchedulerOptions
-from sapwood.scheduler.pins import Pins
+from sapwood.scheduler.pins import Pin, Pins
 from sapwood.scheduler.plan_builder import PlanBuilder
 from sapwood.scheduler.resident import Resident
+from sapwood.scheduler.window import make_windows
 
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """Pages to free, or an index path to unlock, once `step` is confirmed."""
+    """Pages to free, or an index path to unlock and pages whose window is read, once `step` is confirmed."""
 
     step: int
     pages: list[int]
     handle: Any = None
+    seen: tuple[int, ...] = ()
 
 
 class Custody:
@@ -57,10 +59,12 @@ class Custody:
         self.index: PrefixIndex[Any] = index
         if index.is_sharing and (limits.num_host_pages or options.kv_events):
             self.index = HierarchicalIndex(index, self.tiers, self.events, limits.page_size)
+        self.window = make_windows(limits, self.pool)
+        self.index = self.window.over(self.index)
         self._free_slots = list(range(limits.num_slots - 1, -1, -1))
         self._draining: deque[Draining] = deque()
         self._unpointed: list[Resident] = []
-        self.pins = Pins(self.index, limits.num_pages)
+        self.pins = Pins(self.index, self.window, limits.num_pages)
         self.now_s = 0.0
 
     # ------------------------------------------------------------------------------------------------- questions
@@ -96,7 +100,8 @@ class Custody:
         The partly matched page is locked as `resident.source` only when asked for and when that still leaves room.
         """
         num_missing = num_wanted - len(match.pages)
-        if num_missing > self.num_available - num_promised:
+        use_source = use_source and self.window.fits(request, match, with_source=True)
+        if num_missing > self.num_available - num_promised or not self.window.fits(request, match, with_source=False):
             return None
         self.tiers.hold(match.host)  # locking and taking pages may push others out of the tiers
         lock = self.index.lock(match, with_source=use_source, priority=request.priority)
@@ -109,8 +114,9 @@ class Custody:
             self.tiers.let_go(match.host)
             return None
         fresh = self._take(div_ceil(request.num_known, self._page_size) - len(match.pages))
-        slot = self._free_slots.pop()
-        return Resident(request, slot, match.pages + fresh, len(match.pages), lock.handle, source)
+        resident = Resident(request, self._free_slots.pop(), match.pages + fresh, len(match.pages), lock.handle, source)
+        self.window.enter(resident)
+        return resident
 
     def load(self, resident: Resident, match: Match[Any]) -> None:
         """Let the plan load what lower tiers hold of a resident's tokens into its own pages."""
@@ -159,18 +165,22 @@ class Custody:
             if not resident.is_leaving:
                 for first, replaced in resident.duplicates:
                     builder.write_pages(resident, first, first + len(replaced))
+                    self.window.rewrite(builder, resident, first, first + len(replaced))
                     self._draining.append(Draining(builder.step - 1, replaced))
                 resident.duplicates.clear()
         self._unpointed.clear()
 
-    def move(self, builder: PlanBuilder) -> None:
-        """Let the plan carry pages between the tiers."""
+    def move(self, builder: PlanBuilder, leave_by_s: float | None = None) -> None:
+        """Let the plan carry pages between the tiers; with a deadline, when nobody computes any more, all that storage lacks."""
+        if leave_by_s is not None and isinstance(self.index, HierarchicalIndex):
+            self.tiers.leave(self.index.named_pages, leave_by_s)
         if self.tiers.has_moves:
             builder.move_pages(*self.tiers.take_moves(builder.step))
 
-    def hold_source(self, resident: Resident, step: int) -> None:
-        """Keep the page that `step` copies rows from until the copy is done."""
-        self._draining.append(Draining(step, [], resident.source))
+    def hold_source(self, resident: Resident, source_page: int, step: int) -> None:
+        """Keep the page that `step` copies rows from until the copy is done, with its path where it is the index's."""
+        self.window.hold([source_page])
+        self._draining.append(Draining(step, [], resident.source, (source_page,)))
         resident.source = None
 
     # ------------------------------------------------------------------------------------------------- giving back
@@ -179,6 +189,7 @@ class Custody:
         self.tiers.settle(confirmed_step)
         while self._draining and self._draining[0].step <= confirmed_step:
             item = self._draining.popleft()
+            self.window.let_go(item.seen)
             self.pool.give_back(item.pages)
             if item.handle is not None:
                 self.index.unlock(item.handle)
@@ -192,21 +203,25 @@ class Custody:
         for _, replaced in resident.duplicates:
             self.pool.give_back(replaced)
         resident.duplicates.clear()
+        self.window.advance(resident)
         num_kept = resident.num_shared
         if num_rows and num_kept == num_full:
             tail = resident.request.run(num_confirmed - num_rows, num_confirmed)
             num_kept += self.index.insert_tail(
                 resident.handle, tail, resident.pages[num_full], priority=resident.request.priority
             )
-        self.pool.give_back(resident.pages[num_kept:])
         self._let_go(resident)
+        self.pool.give_back(resident.pages[num_kept:])
         self._free_slots.append(resident.slot)
 
     def _let_go(self, resident: Resident) -> None:
         """Unlock a resident's path, unless somebody wants to come back to it."""
         request = resident.request
-        if request.pin and request.state is RequestState.FINISHED and self.index.is_sharing:
-            self.pins.put(request.pin, resident.handle, resident.num_shared, self.now_s + request.pin_s)
+        is_pinned = bool(request.pin) and request.state is RequestState.FINISHED and self.index.is_sharing
+        window_pages = self.window.leave(resident, is_pinned=is_pinned)
+        if is_pinned:
+            pin = Pin(resident.handle, resident.num_shared, self.now_s + request.pin_s, window_pages)
+            self.pins.put(request.pin, pin)
         else:
             self.index.unlock(resident.handle)
 
@@ -224,7 +239,9 @@ class Custody:
         handles = [resident.handle for resident in residents]
         handles += self.pins.handles
         handles += [item.handle for item in self._draining if item.handle is not None]
-        return page_violations(self.pool, self.index, holders, handles)
+        seen = [list(item.seen) for item in self._draining]
+        problems = self.window.violations(residents, seen, self.pins.window_pages, self.index)
+        return page_violations(self.pool, self.index, holders, handles) + problems
 
 
 def _private_pages(resident: Resident) -> Iterator[int]:

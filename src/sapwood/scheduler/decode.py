@@ -31,15 +31,17 @@ class Decoder:
         needy = [resident for resident in rows if self._custody.num_room(resident) <= 0]
         while len(needy) > self._custody.num_available and self._custody.pins.drop_oldest():
             pass
-        if len(needy) > self._custody.num_available:
+        if len(needy) > min(self._custody.num_available, self._custody.window.num_available):
             self._make_room(len(needy), confirmed_step)
+            num_lucky = min(self._custody.num_available, self._custody.window.num_available)
             needy = sorted((resident for resident in needy if not resident.is_leaving), key=seniority)
-            unlucky = set(map(id, needy[self._custody.num_available :]))
+            unlucky = set(map(id, needy[num_lucky:]))
             rows = [resident for resident in rows if not resident.is_leaving and id(resident) not in unlucky]
-            needy = needy[: self._custody.num_available]
+            needy = needy[:num_lucky]
         for resident in needy:
             self._custody.grow(resident)
             builder.write_pages(resident, len(resident.pages) - 1, len(resident.pages))
+            self._custody.window.open(builder, resident, 1)
         num_spare = max(self._step_tokens - len(rows), 0)
         for resident in rows:
             count = 1 + self._num_ahead(builder, resident, num_spare)
@@ -52,6 +54,9 @@ class Decoder:
         """How many ids that a grammar forced are computed at once with the next position: as many as the step's budget allows
         and as find pages without anybody's loss."""
         wanted = min(resident.request.num_pending - 1, most)
+        if wanted <= 0:
+            return 0
+        wanted = max(min(wanted, self._custody.window.room(resident) - 1), 0)
         first = len(resident.pages)
         while wanted > (room := self._custody.num_room(resident) - 1):
             if not self._custody.num_available:
@@ -60,6 +65,7 @@ class Decoder:
             self._custody.grow(resident)
         if len(resident.pages) > first:
             builder.write_pages(resident, first, len(resident.pages))
+        self._custody.window.open(builder, resident, 1 + wanted)
         return wanted
 
     def _make_room(self, num_pages: int, confirmed_step: int) -> None:

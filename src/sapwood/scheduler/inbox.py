@@ -49,6 +49,7 @@ class Inbox:
         self._num_arrivals = 0
         self.num_stale = 0
         self.is_draining = False
+        self.leave_by_s = 0.0
 
     def take(
         self, message: ToWorker, answer: Callable[[Ask | AskTimeline], Answer], events: list[TokenEvent], answers: list[Answer]
@@ -70,6 +71,7 @@ class Inbox:
                 answers.append(answer(message))
             case Drain():
                 self.is_draining = True
+                self.leave_by_s = self._custody.now_s + message.save_s
 
     def _submit(self, submit: Submit, events: list[TokenEvent]) -> None:
         if submit.epoch < self._epoch or submit.number in self._roster.live:

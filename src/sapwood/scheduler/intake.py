@@ -60,12 +60,12 @@ def _check_ids(submit: Submit, vocab_size: int) -> int:
 
 def _max_len(num_prompt: int, params: SamplingParams, limits: EngineLimits) -> int:
     """Prompt plus allowed completion; a completion length that was left open is clamped to what context and pool allow."""
-    longest = min(limits.max_len, limits.num_pages * limits.page_size + 1)
+    longest = min(limits.max_len, limits.longest_kv + 1)
     num_new = params.max_new_tokens
     if num_new is None:
         num_new = max(longest - num_prompt, 1)
     max_len = num_prompt + num_new
-    if max_len <= limits.max_len and kv_len(num_prompt, max_len) <= limits.num_pages * limits.page_size:
+    if max_len <= limits.max_len and kv_len(num_prompt, max_len) <= limits.longest_kv:
         return max_len
     raise InvalidRequest(
         f"{num_prompt} prompt tokens and {num_new} new ones do not fit the {longest} tokens that one request may have here;"

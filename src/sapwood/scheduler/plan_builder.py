@@ -26,6 +26,7 @@ class PlanBuilder:
         self._tokens: list[TokenWrite] = []
         self._constrained: list[int] = []
         self._copies: list[Int32Array] = []
+        self._window_copies: list[Int32Array] = []
         self._saves = self._loads = no_copies()
 
     @property
@@ -45,17 +46,30 @@ class PlanBuilder:
 
     def write_pages(self, resident: Resident, first: int, end: int) -> None:
         """Point the resident's row to its pages [first, end)."""
+        self._write(resident.slot, first, resident.pages[first:end], is_window=False)
+
+    def write_window(self, resident: Resident, first: int, pages: list[int]) -> None:
+        """Point the row of the layers with a window to `pages`, from the resident's page number `first` on."""
+        self._write(resident.slot, first, pages, is_window=True)
+
+    def _write(self, slot: int, first: int, page_list: list[int], *, is_window: bool) -> None:
         size = self._limits.page_size
         position = first * size
-        pages = np.array(resident.pages[first:end], dtype=np.int32)
+        pages = np.array(page_list, dtype=np.int32)
         locations = pages if size == 1 else np.add.outer(pages * np.int32(size), self._offsets).ravel()
-        self._writes.append(TableWrite(resident.slot, position, locations[: self._limits.max_len - position]))
+        self._writes.append(TableWrite(slot, position, locations[: self._limits.max_len - position], is_window))
 
     def copy_rows(self, source_page: int, resident: Resident, page_index: int, num_rows: int) -> None:
         """Copy the first `num_rows` rows of a page into one of the resident's own."""
-        size = self._limits.page_size
-        ends = np.array([source_page, resident.pages[page_index]], dtype=np.int32) * np.int32(size)
-        self._copies.append(ends + self._offsets[:num_rows, None])
+        self._copies.append(self._rows(source_page, resident.pages[page_index], num_rows))
+
+    def copy_window_rows(self, source_page: int, page: int, num_rows: int) -> None:
+        """Copy the first `num_rows` rows of a window page into another."""
+        self._window_copies.append(self._rows(source_page, page, num_rows))
+
+    def _rows(self, source_page: int, page: int, num_rows: int) -> Int32Array:
+        ends = np.array([source_page, page], dtype=np.int32) * np.int32(self._limits.page_size)
+        return ends + self._offsets[:num_rows, None]
 
     def move_pages(self, saves: Int32Array, loads: Int32Array) -> None:
         """Carry pages between the tiers; see `StepPlan`."""
@@ -76,7 +90,7 @@ class PlanBuilder:
 
     def build(self) -> StepPlan:
         """The finished plan."""
-        copies = np.concatenate(self._copies) if self._copies else no_copies()
+        copies, window_copies = (np.concatenate(parts) if parts else no_copies() for parts in (self._copies, self._window_copies))
         return StepPlan(
             step=self.step,
             starts=tuple(self._starts),
@@ -85,6 +99,7 @@ class PlanBuilder:
             rows=tuple(self.rows),
             saves=self._saves,
             loads=self._loads,
+            window_copies=window_copies,
             tokens=tuple(self._tokens),
             constrained=tuple(self._constrained),
         )

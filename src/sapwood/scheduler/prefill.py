@@ -152,10 +152,10 @@ class Prefiller:
             source_page, donor.last_step = donor.pages[num_whole], builder.step
         elif resident.source is not None:
             num_rows = match.num_rows
-            self._custody.hold_source(resident, builder.step)
         if num_rows:
+            self._custody.hold_source(resident, source_page, builder.step)
             builder.copy_rows(source_page, resident, num_whole, num_rows)
-        is_first = request.num_cached < 0
+        is_first, num_copied = request.num_cached < 0, num_rows
         if match.host:
             self._custody.load(resident, match)
             num_rows = len(match.host) * self._custody.pool.page_size
@@ -168,11 +168,16 @@ class Prefiller:
         self._roster.admit(resident)
         self._num_until_elder -= 1
         builder.start(resident)
+        self._custody.window.start(builder, resident, source_page, num_copied)
 
     def _run(self, builder: PlanBuilder, resident: Resident, allowance: Allowance) -> None:
         """As large a chunk of the resident's prompt as is allowed."""
-        request = resident.request
-        count = allowance.grant(request.num_computed, request.num_pending)
+        request, window = resident.request, self._custody.window
+        num_wanted = min(request.num_pending, window.room(resident))
+        if num_wanted <= 0:
+            return  # launched steps have to be confirmed first
+        count = allowance.grant(request.num_computed, num_wanted)
+        window.open(builder, resident, count)
         builder.run(resident, count)
         self._roster.timelines.note(request, "chunk", count, len(resident.pages))
 
@@ -221,6 +226,7 @@ class Prefiller:
             sibling = resident.request
             if sibling.namespace == request.namespace and resident.num_shared <= index:
                 end = min(sibling.num_confirmed, sibling.num_prompt, request.match_limit, (index + 1) * page_size)
-                if end - index * page_size > best_rows and sibling.begins_like(request, end):
+                is_longer = end - index * page_size > best_rows and self._custody.window.sees(resident, index)
+                if is_longer and sibling.begins_like(request, end):
                     best, best_rows = resident, end - index * page_size
         return (best, best_rows) if best is not None else (None, 0)

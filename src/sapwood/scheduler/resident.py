@@ -19,7 +19,7 @@ class Resident:
     `pages[i]` has positions [i * page_size, (i + 1) * page_size); the first `num_shared` belong to the prefix index, whose path
     `handle` counts this request as a user. `source` is the path of a page whose rows are about to be copied. `last_step` is the
     last launched step that may touch slot or pages. `duplicates` are (first page index, replaced pages) runs that the device's
-    row still points to.
+    row still points to. Layers with a window see pages [window_first, window_end), where they have pages of their own.
     """
 
     request: Request
@@ -31,6 +31,13 @@ class Resident:
     last_step: int = 0
     is_leaving: bool = False
     duplicates: list[tuple[int, list[int]]] = field(default_factory=list)
+    window_first: int = 0
+    window_end: int = 0
+
+    @property
+    def window_pages(self) -> list[int]:
+        """The pages that layers with a window see."""
+        return self.pages[self.window_first : self.window_end]
 
 
 def seniority(resident: Resident) -> tuple[int, int]:

@@ -141,6 +141,7 @@ class Scheduler:
             is_full = row.first // page_size < request.num_confirmed // page_size  # a page more than before
             if not resident.is_leaving and (is_prompt or is_full):
                 self._custody.publish(resident, soon=is_prompt)
+                self._custody.window.advance(resident)
 
     def _plan(self) -> StepPlan | None:
         """Decodes and prompts together, or (prefill-first) decodes only when no prompt can be computed.
@@ -158,7 +159,8 @@ class Scheduler:
             self._prefiller.fill(builder, self._budget.open(()))
             if not builder.rows:
                 self._decoder.fill(builder, self._progress.confirmed_step)
-        self._custody.move(builder)
+        is_last = self._inbox.is_draining and not self._roster.live and not self._roster.leaving
+        self._custody.move(builder, self._inbox.leave_by_s if is_last else None)
         if builder.is_empty:
             return None
         plan = builder.build()
@@ -170,8 +172,8 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------- questions
     @property
     def has_work(self) -> bool:
-        """Whether a request is unfinished or a launched step unconfirmed."""
-        return bool(self._roster.live or self._roster.leaving or self._in_flight)
+        """Whether a request is unfinished, a launched step unconfirmed, or (draining) the cache on its way to storage."""
+        return bool(self._roster.live or self._roster.leaving or self._in_flight or self._custody.tiers.is_leaving)
 
     @property
     def idle(self) -> bool:
@@ -231,6 +233,7 @@ class Scheduler:
             cached_storage_tokens_total=self._prefiller.num_cached_below[1],
             num_pins=len(self._custody.pins),
             **self._custody.tiers.counts,
+            **self._custody.window.counts,
         )
 
     def check(self) -> list[str]:

@@ -28,7 +28,7 @@ from sapwood.messages.types import StepInputs
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.scheduler import Scheduler
 
-FORMAT = 1
+FORMAT = 2
 MAX_BACKLOG_TURNS = 10_000
 _LENGTH = struct.Struct("<I")
 _Queue = SimpleQueue[tuple[StepInputs, StepPlan | None] | None]
@@ -143,7 +143,7 @@ def plan_digest(plan: StepPlan) -> bytes:
         (start.slot, start.num_prompt, start.sample_index, start.params.seed, start.logprobs.prompt_start)
         for start in plan.starts
     ]
-    facts += [(write.slot, write.position) for write in plan.writes]
+    facts += [(write.slot, write.position, write.is_window) for write in plan.writes]
     facts += [(write.slot, write.position) for write in plan.tokens]
     facts += plan.constrained
     digest.update(msgspec.msgpack.encode(facts))
@@ -154,6 +154,7 @@ def plan_digest(plan: StepPlan) -> bytes:
         plan.copies,
         plan.saves,
         plan.loads,
+        plan.window_copies,
     ):
         digest.update(_LENGTH.pack(array.size) + array.tobytes())
     return digest.digest()

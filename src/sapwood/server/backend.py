@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sapwood.messages.types import Forget, ToWorker, Watch
+from sapwood.parsing.formats import OutputFormat
 from sapwood.tokenizer.chat import ChatOptions
 from sapwood.tokenizer.fim import FimTokens
 
@@ -77,7 +78,8 @@ class ServedModel:
 
     `sampling_defaults` (the checkpoint's generation config, by `SamplingParams` names) hold for the OpenAI routes; `facts` are
     shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`. `fim` is there when
-    the model can fill in the middle. `format` and `num_bytes` are those of its files, where it has any.
+    the model can fill in the middle; `output` is how it writes calls and reasoning, `reads_tools` whether its chat template shows
+    tools to it. `format` and `num_bytes` are those of its files, where it has any.
     """
 
     name: str
@@ -89,6 +91,8 @@ class ServedModel:
     facts: tuple[tuple[str, Any], ...] = ()
     tokenizer_facts: tuple[tuple[str, Any], ...] = ()
     fim: FimTokens | None = None
+    output: OutputFormat = OutputFormat()
+    reads_tools: bool = False
     format: str = ""
     num_bytes: int = 0
 

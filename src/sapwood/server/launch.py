@@ -27,6 +27,7 @@ from sapwood.grammar.check import ConstraintChecker
 from sapwood.messages.topology import Topology, create_topology
 from sapwood.messages.types import Answer, Ready, StepTexts
 from sapwood.observability.metrics import Metrics, NullMetrics
+from sapwood.parsing.formats import find_format
 from sapwood.server.app import create_app
 from sapwood.server.backend import ServedModel
 from sapwood.server.context import ServerContext
@@ -122,12 +123,13 @@ class Replica:
         self._frontend = Frontend(
             self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
         )
-        self._model = served_model(config.model, model_path, tokenizer)
+        self._model = served_model(config.model, model_path, tokenizer, settings)
         self._specs = child_specs(config, model_path, topology)
         self._end = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: SapwoodError | None = None
         self._has_started = False
+        self._drain_until_s: float | None = None
 
     async def run(self, listener: socket.socket) -> int:
         """Start everything, serve until told to stop or until a process dies, end everything; returns the exit status."""
@@ -140,8 +142,12 @@ class Replica:
             async with http_server(create_app(self._context()), listener):
                 await self._serve()
         finally:
-            self._link.drain()
-            await self._supervisor.stop(CHILD_GRACE_S if self._has_started else 0.0)  # what still starts up hears nothing yet
+            save_s = self._time_to_save_s()
+            self._link.drain(save_s)
+            saving = asyncio.ensure_future(self._hurry_once())
+            grace_s = save_s + CHILD_GRACE_S if self._has_started else 0.0  # what still starts up hears nothing yet
+            await self._supervisor.stop(grace_s)
+            saving.cancel()
             self._link.close(self._loop)
         return 1 if self._failure else 0
 
@@ -202,6 +208,7 @@ class Replica:
     async def _drain(self) -> None:
         """Let open requests finish, up to the deadline or a second signal."""
         timeout_s = self._config.launch.drain_timeout_s
+        self._drain_until_s = self._loop.time() + timeout_s
         logger.info("draining: %d open requests, up to %.0f s (signal again to stop at once)", self._frontend.num_open, timeout_s)
         draining = asyncio.ensure_future(self._frontend.drain(timeout_s))
         hurrying = asyncio.ensure_future(self._hurry.wait())
@@ -210,6 +217,16 @@ class Replica:
         if not draining.done():
             self._frontend.abort("", "the server is shutting down")
         await draining
+
+    def _time_to_save_s(self) -> float:
+        """What is left of the drain time, for the cache."""
+        if self._failure or self._hurry.is_set() or self._drain_until_s is None:
+            return 0.0
+        return max(self._drain_until_s - self._loop.time(), 0.0)
+
+    async def _hurry_once(self) -> None:
+        await self._hurry.wait()
+        self._link.hurry()
 
     def _deliver(self, message: StepTexts | Answer | Ready) -> None:
         if isinstance(message, Ready):
@@ -257,7 +274,7 @@ async def http_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[No
         await serving
 
 
-def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -> ServedModel:
+def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer, settings: ServerSection) -> ServedModel:
     """The model as clients see it."""
     chat = open_chat(tokenizer, options.chat_template)
     names = {options.model_path, model_path, Path(model_path).name}
@@ -270,6 +287,8 @@ def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer) -
         aliases=tuple(sorted(names)),
         tokenizer_facts=(*sorted(tokenizer.special_token_texts.items()), ("chat_template", tokenizer.chat_template)),
         fim=find_fim(tokenizer),
+        output=find_format(settings.tool_call_parser, settings.reasoning_parser, chat.source, frozenset(tokenizer.control_texts)),
+        reads_tools=chat.reads_tools,
         format=files[0].suffix.removeprefix(".") if files else "",
         num_bytes=sum(file.stat().st_size for file in files),
     )

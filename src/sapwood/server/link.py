@@ -75,11 +75,15 @@ class ReplicaLink:
         self.alive = False
         self._encoder.fail_all(error)
 
-    def drain(self) -> None:
-        """Ask every process to finish what it has and end."""
-        self._worker.send(Drain())
+    def drain(self, save_s: float) -> None:
+        """Ask every process to finish what it has and end; the worker may take `save_s` to store its cache."""
+        self._worker.send(Drain(save_s))
         self._encoder.close()
         self._decoder.close()
+
+    def hurry(self) -> None:
+        """Ask a draining worker to leave at once."""
+        self._worker.send(Drain())
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hear nothing more and release the sockets."""

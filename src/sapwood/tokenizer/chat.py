@@ -28,12 +28,14 @@ class ChatOptions:
 
     `variables` are a client's chat_template_kwargs: those that the template reads are handed to it, others mean nothing to it.
     `continue_final_message` leaves the last message open, for the model to go on with; no generation prompt is added then.
+    `template` names one of the model's templates; without it the one for tools is used when there are tools.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
+    template: str | None = None
 
 
 class ChatTemplate:
@@ -41,11 +43,12 @@ class ChatTemplate:
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
         """Raises ConfigError when `source` is not a Jinja template."""
-        self._source = source
+        self.source = source
         self._runner = TemplateRunner(source)
         self._scanner = ControlScanner(tokenizer.control_texts)
         self._special_texts = tokenizer.special_token_texts
         self._readable = self._runner.free_names - _RESERVED
+        self.reads_tools = "tools" in self._runner.free_names
         self.wants_part_lists = iterates_over_content(self._runner.tree)
 
     def render(self, messages: Sequence[Mapping[str, Any]], options: ChatOptions | None = None) -> Pieces:
@@ -54,11 +57,11 @@ class ChatTemplate:
         variables = self._variables(messages, options)
         tag = ""
         if options.continue_final_message:
-            [tag] = unused_marks(1, variables, self._source)
+            [tag] = unused_marks(1, variables, self.source)
             variables["messages"][-1] = _with_tag(variables["messages"][-1], tag)
         if not self._scanner.needs_marks(variables):
             return [(_cut_at_tag(self._run(variables), tag), True)]
-        [mark] = unused_marks(1, variables, self._source)
+        [mark] = unused_marks(1, variables, self.source)
         rendered = self._run(mark_strings(variables, self._scanner, mark)).replace(escaped(mark), mark)
         return self._scanner.split(_cut_at_tag(rendered, tag), mark)
 
@@ -89,6 +92,16 @@ class ChatRenderer:
         self._templates = {name: ChatTemplate(source, tokenizer) for name, source in sources.items()}
 
     @property
+    def source(self) -> str:
+        """The Jinja source of all of them, for whoever looks for marks in it."""
+        return "\n".join(template.source for template in self._templates.values())
+
+    @property
+    def reads_tools(self) -> bool:
+        """Whether tools that a request brings reach the model."""
+        return TOOL_TEMPLATE in self._templates or any(template.reads_tools for template in self._templates.values())
+
+    @property
     def has_template(self) -> bool:
         """Whether the model can chat at all."""
         return "default" in self._templates
@@ -96,12 +109,22 @@ class ChatRenderer:
     def render(self, messages: Sequence[Mapping[str, Any]], options: ChatOptions | None = None) -> Pieces:
         """The prompt's pieces for `Tokenizer.encode_pieces` (no special tokens added: the template writes its own)."""
         wanted = TOOL_TEMPLATE if options is not None and options.tools and TOOL_TEMPLATE in self._templates else "default"
+        if options is not None and options.template is not None:
+            wanted = self._check_name(options.template)
         if wanted not in self._templates:
             raise InvalidRequest(
                 "this model has no chat template; use the completions route, or start the server with --chat-template FILE",
                 param="messages",
             )
         return self._templates[wanted].render(messages, options)
+
+    def _check_name(self, name: str) -> str:
+        if name not in self._templates:
+            known = ", ".join(sorted(self._templates)) or "none"
+            raise InvalidRequest(
+                f"chat_template: this model has no template of that name; its templates are: {known}", param="chat_template"
+            )
+        return name
 
 
 def render_chat(

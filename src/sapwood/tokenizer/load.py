@@ -16,6 +16,9 @@ from sapwood.tokenizer.tokenizer import Tokenizer
 from sapwood.weights.gguf import GgufFile
 
 NULL_MODEL = "null"
+_FOLDER = Path(__file__).parent / "templates"
+TEMPLATES = tuple(sorted(path.stem for path in _FOLDER.glob("*.jinja")))
+"""The chat templates that come with the package; `hermes` shows tools to any model that speaks ChatML."""
 
 
 def open_tokenizer(name: str) -> Tokenizer:
@@ -23,14 +26,18 @@ def open_tokenizer(name: str) -> Tokenizer:
     return byte_tokenizer() if name == NULL_MODEL else load_tokenizer(Path(name))
 
 
-def open_chat(tokenizer: Tokenizer, template_file: str | None) -> ChatRenderer:
-    """The chat templates: the model's own, or the Jinja file that replaces them; raises ConfigError when that is of no use."""
-    if template_file is None:
+def open_chat(tokenizer: Tokenizer, template: str | None) -> ChatRenderer:
+    """The chat templates: the model's own, or the one that replaces them: a name in `TEMPLATES`, or a Jinja file.
+
+    Raises ConfigError when that is of no use.
+    """
+    if template is None:
         return ChatRenderer(tokenizer)
+    path = _FOLDER / f"{template}.jinja" if template in TEMPLATES else Path(template)
     try:
-        return ChatRenderer(tokenizer, Path(template_file).read_text(encoding="utf-8"))
+        return ChatRenderer(tokenizer, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        message = f"--chat-template {template_file}: {error}; give a readable Jinja file"
+        message = f"--chat-template {template}: {error}; give a readable Jinja file, or one of {', '.join(TEMPLATES)}"
         raise ConfigError(message, param="chat_template") from None
 
 

@@ -43,6 +43,11 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def arithmetic(self) -> str:
+        """Names whatever decides, beside weights and tokens, which bytes of KV come out."""
+        ...
+
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
         """What the model will take on one rank."""
         ...
@@ -60,6 +65,13 @@ class TorchBackend:
     device: Device
     group: Group
     name: str = "reference"
+
+    @property
+    def arithmetic(self) -> str:
+        """The library's version, the machine and the types."""
+        kind, types = self.device.kind, (self.section.dtype, self.section.kv_cache_dtype)
+        machine = torch.cuda.get_device_name() if kind == "cuda" else torch.backends.cpu.get_cpu_capability()
+        return f"torch {torch.__version__} on {kind} {machine} {types}"
 
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
         config, kind = checkpoint.config, self.device.kind
@@ -95,6 +107,11 @@ class NativeBackend:
     max_step_tokens: int
     name: str = "native"
 
+    @property
+    def arithmetic(self) -> str:
+        """The kernels, how weights are rounded at load, and the type of the pages."""
+        return f"native {self.module.arithmetic()} {self.section.quantization} {NATIVE_KV[self.section.kv_cache_dtype]}"
+
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
         """Raises ConfigError where weights that are quantised already shall be quantised."""
         if self.section.quantization != "none" and checkpoint.file is not None:
@@ -116,6 +133,7 @@ class NativeBackend:
             page_size=plan.page_size,
             vocab_size=checkpoint.config.vocab_size,
             eos_token_ids=checkpoint.config.eos_token_ids,
+            num_host_pages=count_host_pages(self.section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
         )
         chunk = self.max_step_tokens if plan.chunked_prefill_size == -1 else plan.chunked_prefill_size
         engine: TieredEngine = self.module.create_native_engine(
@@ -202,8 +220,6 @@ def _obstacle(section: EngineSection, device: Device, group: Group, module: Modu
         return f"it computes on the CPU, not on {device.kind}"
     if group.size > 1:
         return "it has one rank; leave --tp-size out"
-    if section.cache.host_bytes != 0:
-        return "it cannot move pages between tiers yet; leave --enable-hierarchical-cache out"
     if section.page_size % NATIVE_PAGE:
         return f"its pages hold {NATIVE_PAGE} tokens; take a --page-size that is a multiple"
     if section.dtype not in ("auto", "float32") or section.kv_cache_dtype not in NATIVE_KV:

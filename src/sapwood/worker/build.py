@@ -71,8 +71,7 @@ def build_worker(
         if group.rank == 0:
             logger.info("kernels %s (%s)\n%s", backend.name, reason, format_table(plan))
         built = backend.build(checkpoint, plan, progress)
-        facts = (backend.name, device.kind, engine.dtype, engine.kv_cache_dtype)
-        identity = fingerprint(model_identity(checkpoint), *facts)
+        identity = fingerprint(model_identity(checkpoint), backend.arithmetic)
     finally:
         checkpoint.close()
     warm_up(built, progress)

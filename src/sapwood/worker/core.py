@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sapwood.core.plan import Engine, StepResult
-from sapwood.messages.types import Answer, StepInputs, TokenEvent, ToWorker
+from sapwood.messages.types import Answer, Drain, StepInputs, TokenEvent, ToWorker
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
 from sapwood.scheduler.step_log import NullStepLog, StepLog
 from sapwood.worker.grammars import Grammars, NoGrammars
@@ -91,6 +91,12 @@ class WorkerCore:
     def has_work(self) -> bool:
         """Whether some request is unfinished or some launched step unconfirmed."""
         return self.scheduler.has_work
+
+    def drain(self, messages: list[ToWorker], save_s: float) -> None:
+        """Apply `messages`, which end all requests, and bring to storage what only memory holds, for up to `save_s`."""
+        self.step([*messages, Drain(save_s)])
+        while self.has_work:
+            self.step([])
 
     def close(self) -> None:
         """Wait for launched steps and release the engine."""

@@ -9,8 +9,6 @@ import platform
 from hashlib import blake2b
 from pathlib import Path
 
-import torch
-
 from sapwood.config.sections import CacheSection
 from sapwood.core.plan import TieredEngine
 from sapwood.kvcache import storage_file, storage_redis
@@ -22,7 +20,7 @@ from sapwood.worker.transfers import NoTransfers, StorageTransfers, Transfers
 __all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "storage_redis"]
 
 FORMAT_VERSION = 1
-"""Raise it whenever the arithmetic of the kernels or the layout of a page changes."""
+"""Raise it whenever models compute other numbers or the reference's pages change (native kernels name their own build)."""
 
 
 def count_host_pages(cache: CacheSection, num_pages: int, page_bytes: int) -> int:
@@ -41,11 +39,8 @@ def model_identity(checkpoint: Checkpoint) -> str:
 
 
 def fingerprint(*facts: object) -> bytes:
-    """A digest of `facts` and of everything else that a page's bytes depend on besides its tokens."""
-    machine = [platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.__version__]
-    if torch.cuda.is_available():
-        machine.append(torch.cuda.get_device_name())
-    return blake2b(repr((FORMAT_VERSION, machine, facts)).encode(), digest_size=32).digest()
+    """A digest of `facts`: everything that a page's bytes depend on besides its tokens."""
+    return blake2b(repr((FORMAT_VERSION, platform.machine(), facts)).encode(), digest_size=32).digest()
 
 
 def open_transfers(cache: CacheSection, engine: TieredEngine, identity: bytes) -> Transfers:

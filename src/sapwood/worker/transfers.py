@@ -41,7 +41,7 @@ class Transfers(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Finish what is under way, and nothing more: who wants all to be done waits until nothing is busy."""
         ...
 
 
@@ -80,8 +80,16 @@ class StorageTransfers:
     def submit(self, orders: list[TransferOrder]) -> None:
         """Begin these orders."""
         for order in orders:
-            executor = self._writer if isinstance(order, Store) else self._reader
-            self._pending.append(executor.submit(self._carry_out, order))
+            self._pending.append(self._begin(order))
+
+    def _begin(self, order: TransferOrder) -> Future[TransferDone]:
+        executor = self._writer if isinstance(order, Store) else self._reader
+        try:
+            return executor.submit(self._carry_out, order)
+        except RuntimeError:  # the interpreter ends, and its threads have ended
+            never = Future[TransferDone]()
+            never.set_result(TransferDone(order.ticket, 0))
+            return never
 
     def collect(self) -> list[TransferDone]:
         """What is done since the last call; raises what a storage should not have raised."""
@@ -92,9 +100,9 @@ class StorageTransfers:
         return done
 
     def close(self) -> None:
-        """Finish what was begun, then let go of the storage."""
-        self._reader.shutdown()
-        self._writer.shutdown()
+        """Finish the orders under way, drop those that wait, then let go of the storage."""
+        for executor in (self._reader, self._writer):
+            executor.shutdown(cancel_futures=True)
         self._storage.close()
 
     def _carry_out(self, order: TransferOrder) -> TransferDone:

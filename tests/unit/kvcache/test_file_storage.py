@@ -88,6 +88,49 @@ def test_every_flipped_byte_is_noticed(folder: Path, caplog: pytest.LogCaptureFi
     storage.close()
 
 
+def mangled(content: bytes, chance: random.Random) -> bytes:
+    """Something that happens to files: bytes flipped, lost, inserted, zeroed or moved, records exchanged or doubled."""
+    record, data = RECORD_HEAD_BYTES + PAGE, bytearray(content)
+    a, b = (chance.randrange(len(data)) for _ in range(2))
+    low, high = sorted((a, b))
+    i, j = (HEADER.size + record * chance.randrange((len(data) - HEADER.size) // record) for _ in range(2))
+    match chance.randrange(7):
+        case 0:
+            for _ in range(chance.randrange(1, 60)):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        case 1:
+            del data[low : low + chance.randrange(1, 2 * record)]
+        case 2:
+            data[low:low] = chance.randbytes(chance.randrange(1, 2 * record))
+        case 3:
+            data[low:high] = bytes(high - low)
+        case 4:
+            data[low : low + 500] = data[high : high + 500]
+        case 5:
+            data[i : i + record], data[j : j + record] = data[j : j + record], data[i : i + record]
+        case _:  # a key in front of another page
+            data[i : i + 32] = data[j : j + 32]
+    return bytes(data)
+
+
+def test_whatever_happens_to_files_no_wrong_page_is_served(folder: Path) -> None:
+    storage = opened(folder, max_bytes=200_000)
+    write(storage, *range(30))
+    storage.close()
+    contents = {path: path.read_bytes() for path in folder.glob("*.kv")}
+    chance, num_served = random.Random(7), 0
+    for _ in range(150 * max(int(os.environ.get("SAPWOOD_LONG_TESTS", "0")), 1)):
+        for path, content in contents.items():
+            path.write_bytes(mangled(content, chance) if chance.random() < 0.7 else content)
+        storage = opened(folder, max_bytes=200_000)
+        for number in range(30):
+            page = read(storage, number)
+            assert page in (None, page_of(number))
+            num_served += page is not None
+        storage.close()
+    assert num_served > 1000
+
+
 def test_a_file_that_is_cut_anywhere_serves_what_is_whole(folder: Path) -> None:
     storage = opened(folder)
     write(storage, 1, 2, 3)

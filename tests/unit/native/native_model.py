@@ -12,10 +12,11 @@ from sapwood.core.plan import Engine, EngineLimits
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 from sapwood.engine.native_lifecycle import create_native_engine
 from sapwood.engine.native_runner import NativeEngine
-from sapwood.messages.types import Submit, ToWorker, pack_ids
+from sapwood.messages.types import StepStats, Submit, ToWorker, pack_ids
 from sapwood.scheduler import Scheduler, SchedulerOptions
 from sapwood.weights.dummy import DummyCheckpoint
 from sapwood.worker.core import WorkerCore
+from sapwood.worker.transfers import Transfers
 
 VOCAB_SIZE, MAX_LEN, PAGE_SIZE, NUM_SLOTS, NUM_PAGES, EOS = 2500, 256, 16, 32, 400, 2
 LIMITS = EngineLimits(NUM_SLOTS, MAX_LEN, NUM_PAGES, PAGE_SIZE, VOCAB_SIZE, (EOS,))
@@ -84,8 +85,17 @@ def ask(number: int, token_ids: Sequence[int], params: SamplingParams, logprobs:
 class Hand:
     """A worker on `engine` with a fresh scheduler (and so an empty cache)."""
 
-    def __init__(self, engine: Engine, *, overlap: bool = True, **options: object) -> None:
-        self._core = WorkerCore(Scheduler(engine.limits, SchedulerOptions(**options)), engine, overlap)  # type: ignore[arg-type]
+    def __init__(self, engine: Engine, *, overlap: bool = True, transfers: Transfers | None = None, **options: object) -> None:
+        scheduler = Scheduler(engine.limits, SchedulerOptions(**options))  # type: ignore[arg-type]
+        self._core = WorkerCore(scheduler, engine, overlap, transfers=transfers)
+
+    def stats(self) -> StepStats:
+        return self._core.scheduler.stats()
+
+    def leave(self, save_s: float = 30.0) -> None:
+        """Drain, let go of engine and storage."""
+        self._core.drain([], save_s)
+        self._core.close()
 
     def run(self, requests: Sequence[Submit]) -> dict[int, Heard]:
         """All requests at once, until all have ended."""

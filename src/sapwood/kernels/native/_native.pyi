@@ -80,6 +80,18 @@ class KvPool:
     def read_token(self, layer: int, location: int) -> NDArray[numpy.float32]:
         """float32 [2 * kv_heads, head_dim]: keys, then values."""
 
+class HostPages:
+    """Pages below a KV pool; steps fill and read them."""
+
+    def __init__(self, kv: KvPool, pages: int, span: int = 1) -> None:
+        """Each holds `span` consecutive pages of the pool, of all layers."""
+
+    @property
+    def pages(self) -> int: ...
+    @property
+    def bytes(self) -> NDArray[numpy.uint8]:
+        """uint8 [pages, bytes of a page]: a view, to be written too."""
+
 class Steering:
     """Penalties over the completion, biases, and the ids that may not end a short one."""
 
@@ -142,10 +154,13 @@ class Step:
         runs: NDArray[numpy.int32],
         starts: list[SlotStart] = ...,
         masks: Masks | None = ...,
+        saves: NDArray[numpy.int32] | None = None,
+        loads: NDArray[numpy.int32] | None = None,
     ) -> None:
         """
         tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;
-        starts: SlotStarts; masks: what the runs that they name may choose from.
+        starts: SlotStarts; masks: what the runs that they name may choose from;
+        saves: [S, 2] of page, host page; loads: [L, 2] of host page, page; pages as HostPages counts them.
         """
 
 class Rope:
@@ -157,7 +172,15 @@ class Program:
     """A recorded list of operations over static buffers."""
 
     def __init__(
-        self, pool: ThreadPool, kv: KvPool, slots: int, max_len: int, vocabulary: int, max_rows: int, max_logit_rows: int
+        self,
+        pool: ThreadPool,
+        kv: KvPool,
+        slots: int,
+        max_len: int,
+        vocabulary: int,
+        max_rows: int,
+        max_logit_rows: int,
+        host: HostPages | None = None,
     ) -> None: ...
     def buffer(self, width: int, logits: bool = False) -> int: ...
     def activations(self, k: int, logits: bool = False) -> int: ...

@@ -63,11 +63,17 @@ class _Buffers:
 
 
 def record_decoder(
-    config: ModelConfig, source: WeightSource, pool: _native.ThreadPool, kv: _native.KvPool, limits: ProgramLimits
+    config: ModelConfig,
+    source: WeightSource,
+    pool: _native.ThreadPool,
+    kv: _native.KvPool,
+    limits: ProgramLimits,
+    host: _native.HostPages | None = None,
 ) -> RecordedModel:
-    """The whole step from token ids to sampled ids and log-probabilities; `kv` has the model's layers, heads and head_dim."""
+    """The whole step from token ids to sampled ids and log-probabilities; `kv` has the model's layers, heads and head_dim, `host`
+    is the tier below it."""
     program = _native.Program(
-        pool, kv, limits.num_slots, limits.max_len, config.vocab_size, limits.max_rows, limits.max_logit_rows
+        pool, kv, limits.num_slots, limits.max_len, config.vocab_size, limits.max_rows, limits.max_logit_rows, host
     )
     buffers = _allocate(program, config)
     embedding = source.weight("model.embed_tokens.weight")

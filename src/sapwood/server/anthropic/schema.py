@@ -15,10 +15,45 @@ from sapwood.server.native.schema import Int64
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """One block of a content; only text is supported. Marks for caching are ignored: every prefix is cached."""
+    """One block of a content: text, a call of a tool or its result, or what was thought; other kinds are refused.
+
+    Marks for caching are ignored: every prefix is cached.
+    """
 
     type: str
     text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
+    tool_use_id: str | None = None
+    content: Any = None
+    is_error: bool | None = None
+    thinking: str | None = None
+
+
+class Thinking(msgspec.Struct, kw_only=True):
+    """`thinking`: whether the model shall think first. How long it thinks is bounded by `max_tokens` alone."""
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Int64 | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """A function that the model may call; tools that the provider runs itself are refused."""
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: Any = None
+    strict: bool | None = None
+
+
+class ToolChoice(msgspec.Struct, kw_only=True):
+    """Whether the model must call a tool, and whether several at once."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class InputMessage(msgspec.Struct, kw_only=True):
@@ -40,8 +75,9 @@ class PromptFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     messages: list[InputMessage]
     system: str | list[Block] | None = None
-    thinking: Any = None
-    tool_choice: Any = None
+    thinking: Thinking | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
 
 
@@ -57,9 +93,7 @@ class AnswerFields(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any] | None = None
 
 
-AnthropicRefusals = make_refusals(
-    "AnthropicRefusals", ("tools", "mcp_servers", "container", "context_management", "output_format")
-)
+AnthropicRefusals = make_refusals("AnthropicRefusals", ("mcp_servers", "container", "context_management", "output_format"))
 
 
 # ----------------------------------------------------------------------------------------------------- answers
@@ -79,6 +113,26 @@ class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """What was thought. The signature proves nothing here and is empty."""
+
+    type: str = "thinking"
+    thinking: str
+    signature: str = ""
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool."""
+
+    type: str = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
+
+
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer, or its empty beginning in a stream."""
 
@@ -86,7 +140,7 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "message"
     role: str = "assistant"
     model: str
-    content: list[TextBlock]
+    content: list[AnswerBlock]
     stop_reason: str | None
     stop_sequence: str | None
     usage: Usage
@@ -103,8 +157,8 @@ class BlockStart(msgspec.Struct, frozen=True, kw_only=True):
     """A block begins."""
 
     type: str = "content_block_start"
-    index: int = 0
-    content_block: TextBlock = TextBlock(text="")
+    index: int
+    content_block: AnswerBlock
 
 
 class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,19 +168,33 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class ThinkingDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """New thoughts of a block."""
+
+    type: str = "thinking_delta"
+    thinking: str
+
+
+class InputDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """More of a call's input; joined the parts are its JSON."""
+
+    type: str = "input_json_delta"
+    partial_json: str
+
+
 class BlockDelta(msgspec.Struct, frozen=True, kw_only=True):
     """A block grows."""
 
     type: str = "content_block_delta"
-    index: int = 0
-    delta: TextDelta
+    index: int
+    delta: TextDelta | ThinkingDelta | InputDelta
 
 
 class BlockStop(msgspec.Struct, frozen=True, kw_only=True):
     """A block is complete."""
 
     type: str = "content_block_stop"
-    index: int = 0
+    index: int
 
 
 class StopDelta(msgspec.Struct, frozen=True, kw_only=True):

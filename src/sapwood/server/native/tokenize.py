@@ -18,6 +18,7 @@ from sapwood.server.native.schema import DetokenizeFields
 from sapwood.server.openai.prompt import chat_options, chat_prompt_ids, check_messages
 from sapwood.server.openai.schema import TokenizeFields
 from sapwood.server.sse import json_response
+from sapwood.server.tooling import openai_tool_use
 
 MAX_CHARS = 4_000_000
 """Of all texts of a call: what takes a second or two."""
@@ -35,7 +36,8 @@ def tokenize_routes(context: ServerContext) -> APIRouter:
         context.check_model(fields.model)
         if fields.messages is not None:
             check_messages(context, fields.messages, None)
-            ids: Any = await chat_prompt_ids(context, fields.messages, chat_options(fields))
+            tools = openai_tool_use(fields.tools, None, None).definitions
+            ids: Any = await chat_prompt_ids(context, fields.messages, chat_options(fields, tools))
             return _answer(context, ids, len(ids))
         text, name = (fields.prompt, "prompt") if fields.prompt is not None else (fields.text, "text")
         if text is None:

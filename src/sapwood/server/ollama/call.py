@@ -18,6 +18,12 @@ from fastapi import Request, Response
 
 from sapwood.core.sampling import SamplingParams
 from sapwood.errors import InvalidRequest
+from sapwood.parsing.formats import NONE
+from sapwood.parsing.partial import partial_object
+from sapwood.parsing.pieces import Call as ToolCall
+from sapwood.parsing.pieces import CallArguments, CallStart, Piece, Reasoning
+from sapwood.parsing.pieces import Content as Text
+from sapwood.server.answers import PLAIN, Answers, Reading
 from sapwood.server.body import Decoder, as_list, read_body, refuse
 from sapwood.server.constraints import Wanted, want
 from sapwood.server.context import ServerContext
@@ -41,8 +47,18 @@ _NAMES = {
 _OFF = {"typical_p": (1.0,), "tfs_z": (1.0,), "mirostat": (0,), "repeat_last_n": (-1,)}
 """Options that are not supported, and the values at which they do nothing."""
 
-Content = Callable[[str], dict[str, Any]]
-"""The part of an object that holds new text, which is where the two routes differ."""
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is new in an answer; calls have a function with its name and arguments."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[dict[str, Any], ...] = ()
+
+
+Content = Callable[[Part], dict[str, Any]]
+"""The part of an object that holds what is new, which is where the two routes differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,7 @@ class Call:
     limit: int | None
     content: Content
     names: dict[str, str]
+    variables: dict[str, Any]
 
     def with_stops(self, token_ids: tuple[int, ...]) -> Call:
         """The same call, which ends at these ids too."""
@@ -73,7 +90,8 @@ async def read_call(context: ServerContext, request: Request, content: Content, 
     params, limit = _params(context, options)
     params = await context.constrain(params, _format(fields.format))
     model = fields.model or context.model.name
-    return Call(model, fields.stream is not False, params, limit, content, {**_NAMES, "prompt": prompt_name}), data
+    variables = _variables(context, fields.think)
+    return Call(model, fields.stream is not False, params, limit, content, {**_NAMES, "prompt": prompt_name}, variables), data
 
 
 def check_model(context: ServerContext, name: str | None) -> None:
@@ -82,43 +100,91 @@ def check_model(context: ServerContext, name: str | None) -> None:
         context.check_model(name)
 
 
-async def answer(context: ServerContext, request: Request, call: Call, token_ids: list[int]) -> Response:
-    """Run the call on a prompt."""
+def _variables(context: ServerContext, think: bool | str | None) -> dict[str, Any]:
+    """Whether and how much to think, for templates that can be told."""
+    if think and context.model.output.reasoning_format == NONE:
+        raise InvalidRequest("think: this model does not think before it answers; leave it out", param="think")
+    if think is None:
+        return {}
+    effort = {"reasoning_effort": think} if isinstance(think, str) else {}
+    return {"enable_thinking": bool(think), "thinking": bool(think), **effort}
+
+
+async def answer(
+    context: ServerContext, request: Request, call: Call, token_ids: list[int], reading: Reading = PLAIN
+) -> Response:
+    """Run the call on a prompt, and read its answer."""
     prompt = PromptRequest(
         rid=f"ollama-{uuid.uuid4().hex}",
         token_ids=token_ids,
-        params=call.params,
+        params=reading.params(call.params),
         default_max_new_tokens=call.limit,
         priority=context.settings.default_priority,
     )
     interval = context.settings.stream_interval if call.is_streamed else ALL_AT_ONCE
     with named_as(call.names):
         stream = context.frontend.open(GenerateRequest((prompt,), interval))
+    answers = Answers(reading, context.model.vocabulary)
     if call.is_streamed:
-        return EventStream(stream, _lines(stream, call), FRAMING)
+        return EventStream(stream, _lines(stream, call, answers), FRAMING)
     await collect(stream, request)
     [record] = stream.records
     raise_failure(record.finish)
-    return json_response({**_head(call), **call.content(record.text), **_final(record)})
+    whole = answers.whole(record)
+    part = Part(whole.content, whole.reasoning, tuple(map(_as_call, whole.calls)))
+    return json_response({**_head(call), **call.content(part), **_final(record)})
 
 
 def answer_loaded(call: Call) -> Response:
     """The answer to a call without a prompt, by which clients ask for the model to be loaded: it is."""
-    return json_response({**_head(call), **call.content(""), "done": True, "done_reason": "load"})
+    return json_response({**_head(call), **call.content(Part()), "done": True, "done_reason": "load"})
 
 
-async def _lines(stream: Stream, call: Call) -> AsyncIterator[bytes]:
-    """An object for the news of each moment, and one without text for the end."""
+async def _lines(stream: Stream, call: Call, answers: Answers) -> AsyncIterator[bytes]:
+    """An object for each piece, and one without any for the end. The dialect has whole calls: one waits until it is complete."""
+    open_call: list[Piece] = []
     async for updates in stream:
         lines = []
         for update in updates:
             raise_failure(update.finish)
-            if update.text:
-                lines.append(line({**_head(call), **call.content(update.text), "done": False}))
+            parts, open_call = _parts(open_call + answers.take(update), update.finish is not None)
+            lines += [line({**_head(call), **call.content(part), "done": False}) for part in parts]
             if update.finish is not None:
-                lines.append(line({**_head(call), **call.content(""), **_final(update.record)}))
+                lines.append(line({**_head(call), **call.content(Part()), **_final(update.record)}))
         if lines:
             yield b"".join(lines)
+
+
+def _parts(pieces: list[Piece], is_last: bool) -> tuple[list[Part], list[Piece]]:
+    """What can be shown of `pieces`, and the pieces of a call that is not complete."""
+    parts: list[Part] = []
+    started: list[Piece] = []
+    for piece in pieces:
+        if not isinstance(piece, CallArguments) and started:
+            parts.append(_call_part(started))
+            started = []
+        match piece:
+            case Text(text):
+                parts.append(Part(text))
+            case Reasoning(text):
+                parts.append(Part("", text))
+            case _:
+                started.append(piece)
+    if is_last and started:
+        parts.append(_call_part(started))
+        started = []
+    return parts, started
+
+
+def _call_part(pieces: list[Piece]) -> Part:
+    start, *arguments = pieces
+    assert isinstance(start, CallStart)
+    text = "".join(piece.text for piece in arguments if isinstance(piece, CallArguments))
+    return Part(calls=(_as_call(ToolCall(start.id, start.name, text)),))
+
+
+def _as_call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "function": {"name": call.name, "arguments": partial_object(call.arguments)}}
 
 
 def _head(call: Call) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sapwood.errors import InvalidRequest
+from sapwood.server.answers import Reading
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
-from sapwood.server.ollama.call import answer, answer_loaded, read_call
+from sapwood.server.ollama.call import Part, answer, answer_loaded, read_call
 from sapwood.server.ollama.schema import GenerateFields
-from sapwood.server.openai.prompt import chat_prompt_ids, check_messages
+from sapwood.server.openai.prompt import ChatPrompt, chat_prompt, check_messages
 from sapwood.server.openai.schema import Message
 from sapwood.tokenizer.chat import ChatOptions
 
@@ -33,14 +34,17 @@ def ollama_generate_routes(context: ServerContext) -> APIRouter:
             return answer_loaded(call)
         if fields.suffix:
             return await answer(context, request, call.with_stops(context.fim().end_ids), await _fim_ids(context, fields))
-        return await answer(context, request, call, await _prompt_ids(context, fields))
+        if fields.raw or context.model.render_chat is None:
+            return await answer(context, request, call, await _raw_ids(context, fields))
+        prompt = await _chat_prompt(context, fields, call.variables)
+        return await answer(context, request, call, prompt.token_ids, Reading(context.model.output, prompt_end=prompt.end))
 
     router.add_api_route("/api/generate", generate, methods=["POST"], summary="Complete a prompt, for Ollama's clients")
     return router
 
 
-def _content(text: str) -> dict[str, Any]:
-    return {"response": text}
+def _content(part: Part) -> dict[str, Any]:
+    return {"response": part.text, **({"thinking": part.thinking} if part.thinking else {})}
 
 
 async def _fim_ids(context: ServerContext, fields: GenerateFields) -> list[int]:
@@ -53,16 +57,16 @@ async def _fim_ids(context: ServerContext, fields: GenerateFields) -> list[int]:
     return await context.encode(context.fim().pieces(before, after), add_special=True, name="prompt")
 
 
-async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> list[int]:
+async def _raw_ids(context: ServerContext, fields: GenerateFields) -> list[int]:
     prompt = fields.prompt or ""
-    if fields.raw or context.model.render_chat is None:
-        if fields.system:
-            raise InvalidRequest(
-                "system goes with a chat template, not with a raw prompt; put it into the prompt", param="system"
-            )
-        context.check_texts([len(prompt)], None, "prompt")
-        return await context.encode([(prompt, True)], add_special=True, name="prompt")
+    if fields.system:
+        raise InvalidRequest("system goes with a chat template, not with a raw prompt; put it into the prompt", param="system")
+    context.check_texts([len(prompt)], None, "prompt")
+    return await context.encode([(prompt, True)], add_special=True, name="prompt")
+
+
+async def _chat_prompt(context: ServerContext, fields: GenerateFields, variables: dict[str, Any]) -> ChatPrompt:
     system = [Message(role="system", content=fields.system)] if fields.system else []
-    messages = [*system, Message(role="user", content=prompt)]
+    messages = [*system, Message(role="user", content=fields.prompt or "")]
     check_messages(context, messages, None)
-    return await chat_prompt_ids(context, messages, ChatOptions())
+    return await chat_prompt(context, messages, ChatOptions(variables=variables))

@@ -12,6 +12,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sapwood.errors import InvalidRequest
+from sapwood.parsing.formats import NONE
+from sapwood.server.backend import ServedModel
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
 from sapwood.server.ollama.call import check_model
@@ -54,7 +56,7 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
                     "general.context_length": context.frontend.limits.context_len,
                     "general.vocab_size": context.frontend.limits.vocab_size,
                 },
-                "capabilities": ["completion", "insert"] if model.fim else ["completion"],
+                "capabilities": _capabilities(model),
                 "modified_at": since,
             }
         )
@@ -72,6 +74,11 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
     for path in ("/api/embed", "/api/embeddings"):
         router.add_api_route(path, embed, methods=["POST"], summary="Embeddings: refused", include_in_schema=path == "/api/embed")
     return router
+
+
+def _capabilities(model: ServedModel) -> list[str]:
+    can = {"insert": model.fim is not None, "tools": model.reads_tools, "thinking": model.output.reasoning_format != NONE}
+    return ["completion", *(name for name, is_so in can.items() if is_so)]
 
 
 def _card(context: ServerContext) -> dict[str, Any]:

@@ -43,21 +43,26 @@ class CallFields(msgspec.Struct, kw_only=True):
     options: Options | None = None
     keep_alive: float | str | None = None
     format: dict[str, Any] | str | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """One turn. What was thought in an earlier turn is left out of the prompt."""
+    """One turn; `tool_name` is the tool whose result a turn of role tool is."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     images: list[Any] | None = None
     tool_calls: list[Any] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+    thinking: str | None = None
 
 
 class ChatFields(msgspec.Struct, kw_only=True):
     """What only chat has."""
 
     messages: list[ChatMessage] | None = None
+    tools: list[Any] | None = None
 
 
 class GenerateFields(msgspec.Struct, kw_only=True):
@@ -76,7 +81,7 @@ class ModelFields(msgspec.Struct, kw_only=True):
     name: str | None = None
 
 
-OllamaRefusals = make_refusals("OllamaRefusals", ("tools", "think", "images", "template", "context", "logprobs", "top_logprobs"))
+OllamaRefusals = make_refusals("OllamaRefusals", ("images", "template", "context", "logprobs", "top_logprobs"))
 
 
 # ----------------------------------------------------------------------------------------------------- answers

@@ -132,7 +132,5 @@ def _sampling_params(fields: SamplingFields, context: ServerContext) -> Sampling
 def _check_call(fields: CallFields, sampling: SamplingFields) -> None:
     if sampling.best_of is not None and sampling.best_of != (sampling.n or 1):
         raise InvalidRequest("best_of is supported only when it equals n; leave it out", param="best_of")
-    if fields.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequest("tool_choice is not supported by this server; leave it out", param="tool_choice")
     if fields.modalities not in (None, [], ["text"]):
         raise InvalidRequest('modalities is supported only as ["text"]; leave it out', param="modalities")

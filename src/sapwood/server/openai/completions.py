@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from sapwood.core.sampling import LogprobOptions, TokenLogprobs
 from sapwood.errors import InvalidRequest
 from sapwood.server.backend import Vocabulary
-from sapwood.server.body import Decoder
+from sapwood.server.body import Decoder, make_refusals, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import raise_failure
 from sapwood.server.native.generate import split_ids
@@ -39,6 +39,7 @@ from sapwood.server.stream import Stream
 
 DEFAULT_MAX_TOKENS = 16
 _fields: Decoder[CompletionFields] = Decoder(CompletionFields)
+_refusals = Decoder(make_refusals("CompletionRefusals", ("tools",)))
 NAMES = {"top_logprobs": "logprobs"}
 
 
@@ -48,6 +49,7 @@ def completion_routes(context: ServerContext) -> APIRouter:
 
     async def complete(request: Request) -> Response:
         call, data = await read_call(context, request, "cmpl-")
+        refuse(_refusals.decode(data))
         fields = _fields.decode(data)
         options = _logprob_options(fields)
         prompts, texts = await _prompts(context, fields, call.params.n)

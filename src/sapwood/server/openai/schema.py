@@ -36,7 +36,6 @@ class CallFields(msgspec.Struct, kw_only=True):
     timeout_s: Seconds | None = None
     cache_salt: Text | None = None
     extra_key: Text | None = None
-    tool_choice: Any = None
     modalities: Any = None
 
 
@@ -67,10 +66,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """One part of a message's content; only text is supported."""
+    """One part of a message's content; only text is supported (a refusal that is sent back is text too)."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -80,12 +80,22 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[Part] | None = None
     name: Text | None = None
     tool_calls: list[Any] | None = None
+    tool_call_id: Text | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class ChatFields(msgspec.Struct, kw_only=True):
     """What only chat completions have."""
 
     messages: list[Message]
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -114,6 +124,9 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
     prompt: str | list[str] | None = None
     text: str | list[str] | None = None
     messages: list[Message] | None = None
+    tools: list[Any] | None = None
+    reasoning_effort: str | None = None
+    chat_template: Text | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -124,10 +137,10 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
 OpenAIRefusals = make_refusals(
     "OpenAIRefusals",
     (
-        "tools", "functions", "function_call", "audio", "web_search_options", "guided_whitespace_pattern",
+        "functions", "function_call", "audio", "web_search_options", "guided_whitespace_pattern",
         "use_beam_search", "beam_width", "allowed_token_ids", "bad_words", "logits_processors", "logit_processors",
         "custom_logit_processor", "custom_params", "prompt_logprobs", "lora_path", "session_params", "return_hidden_states",
-        "return_routed_experts", "chat_template", "input_ids", "truncate_prompt_tokens", "documents", "watermark",
+        "return_routed_experts", "input_ids", "truncate_prompt_tokens", "documents", "watermark",
         "bootstrap_room", "images",
     ),
 )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a model's text means: its reasoning, its calls of tools, and the rest, while it is still being written."""

@@ -1,0 +1,121 @@
+"""One call's answers taken apart: what is content, reasoning and calls of tools, streamed or whole.
+
+Owns a parser for each sample; does not know a dialect. Invariant: the pieces of a stream join to what `whole` gives for the same
+text, and are handed out once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sapwood.core.sampling import SamplingParams
+from sapwood.errors import InvalidRequest
+from sapwood.parsing.formats import OutputFormat
+from sapwood.parsing.pieces import Answer, CallArguments, CallStart, Parser, Piece, Reasoning, join, merge
+from sapwood.server.backend import Vocabulary
+from sapwood.server.record import RequestRecord, Update
+from sapwood.server.tooling import NO_TOOLS, ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the answers to one prompt are to be read. `prompt_end` is the end of the prompt's text.
+
+    `separates`: reasoning is told from content; `streams_reasoning`: it is handed out while it comes, not in one piece.
+    """
+
+    form: OutputFormat
+    tool_use: ToolUse = NO_TOOLS
+    prompt_end: str = ""
+    separates: bool = True
+    streams_reasoning: bool = True
+
+    def params(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with which the text keeps the marks that the parser looks for, and calls what it has to call."""
+        if self.tool_use.must_call:
+            raise InvalidRequest("tool_choice cannot be forced on this server; use auto", param="tool_choice")
+        if any(function.is_strict for function in self.tool_use.functions):
+            raise InvalidRequest("strict functions are not supported on this server; leave out strict", param="tools")
+        if not self.form.needs_control_texts(bool(self.tool_use.functions), self.separates):
+            return params
+        return msgspec.structs.replace(params, skip_special_tokens=False)
+
+    def parser(self) -> Parser:
+        """A fresh parser."""
+        use = self.tool_use
+        return self.form.parser(use.tools, self.prompt_end, separates=self.separates, is_forced=use.must_call)
+
+
+PLAIN = Reading(OutputFormat())
+"""All text is content."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    """One sample's parser, how many of its ids were found to be reasoning, and their bytes."""
+
+    parser: Parser
+    num_reasoning: int = 0
+    num_counted_bytes: int = 0
+    has_called: bool = False
+    held: str = ""
+
+    def hold_reasoning(self, pieces: list[Piece], is_last: bool) -> list[Piece]:
+        """The pieces, with reasoning held back until something else comes."""
+        given: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece, Reasoning):
+                self.held += piece.text
+            else:
+                given += [Reasoning(self.held), piece] if self.held else [piece]
+                self.held = ""
+        if is_last and self.held:
+            given.append(Reasoning(self.held))
+            self.held = ""
+        return given
+
+
+class Answers:
+    """The samples of one call."""
+
+    def __init__(self, reading: Reading, vocabulary: Vocabulary) -> None:
+        self._reading, self._vocabulary = reading, vocabulary
+        self._samples: dict[int, _Sample] = {}
+
+    def take(self, update: Update) -> list[Piece]:
+        """The pieces that are new."""
+        sample = self._sample(update.record)
+        pieces = sample.parser.feed(update.text) if update.text else []
+        if update.finish is not None:
+            pieces += sample.parser.finish()
+        pieces = merge(pieces)
+        if not self._reading.streams_reasoning:
+            pieces = sample.hold_reasoning(pieces, update.finish is not None)
+        if not self._reading.tool_use.is_parallel:
+            pieces = [piece for piece in pieces if not isinstance(piece, (CallStart, CallArguments)) or piece.index == 0]
+        sample.has_called = sample.has_called or any(isinstance(piece, CallStart) for piece in pieces)
+        return pieces
+
+    def whole(self, record: RequestRecord) -> Answer:
+        """The whole answer of a record that has ended; its pieces are then handed out."""
+        return join(self.take(record.everything()))
+
+    def has_called(self, record: RequestRecord) -> bool:
+        """Whether the answer so far calls a tool."""
+        return self._sample(record).has_called
+
+    def num_reasoning_tokens(self, record: RequestRecord) -> int:
+        """How many of the record's ids so far make up its reasoning."""
+        sample = self._sample(record)
+        num_bytes = len(record.text[: sample.parser.num_reasoning_chars].encode()) if sample.parser.num_reasoning_chars else 0
+        while sample.num_counted_bytes < num_bytes and sample.num_reasoning < len(record.token_ids):
+            sample.num_counted_bytes += len(self._vocabulary.token_bytes(record.token_ids[sample.num_reasoning]))
+            sample.num_reasoning += 1
+        return sample.num_reasoning
+
+    def _sample(self, record: RequestRecord) -> _Sample:
+        if record.number not in self._samples:
+            self._samples[record.number] = _Sample(self._reading.parser())
+        return self._samples[record.number]

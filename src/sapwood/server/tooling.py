@@ -1,0 +1,141 @@
+"""The functions that a call offers to the model, and whether it must call one: the one form behind all dialects.
+
+Knows OpenAI's shape of a function, which templates expect; runs nothing. Invariant: names are unique, every schema is an
+object's, and what a choice names was offered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sapwood.errors import InvalidRequest
+from sapwood.parsing.pieces import Tools
+
+MAX_TOOLS = 1024
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that may be called. `parameters` is the JSON schema of its arguments, always an object's."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    is_strict: bool = False
+
+    @property
+    def as_template_expects(self) -> dict[str, Any]:
+        """OpenAI's shape."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a call says about tools. `must_call`: the model has to call one, `named` the one and only if it is not empty."""
+
+    functions: tuple[Function, ...] = ()
+    must_call: bool = False
+    named: str = ""
+    is_parallel: bool = True
+
+    @property
+    def tools(self) -> Tools:
+        """The functions that may be called, for a parser."""
+        return {function.name: function.parameters for function in self.callable}
+
+    @property
+    def callable(self) -> tuple[Function, ...]:
+        """Those that the choice leaves."""
+        return tuple(function for function in self.functions if self.named in ("", function.name))
+
+    @property
+    def definitions(self) -> list[dict[str, Any]] | None:
+        """All functions, for a chat template."""
+        return [function.as_template_expects for function in self.functions] or None
+
+    @property
+    def call_schema(self) -> dict[str, Any]:
+        """The JSON schema of a list of calls, which a forced call is constrained to."""
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": function.name}, "parameters": dict(function.parameters)},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+            for function in self.callable
+        ]
+        items = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        bound = {} if self.is_parallel and not self.named else {"maxItems": 1}
+        return {"type": "array", "minItems": 1, **bound, "items": items}
+
+
+NO_TOOLS = ToolUse()
+
+
+def make_function(where: str, name: Any, description: Any, parameters: Any, is_strict: Any = None) -> Function:
+    """A checked function; `where` is the field that it came in."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"{where}.name must have 1 to 128 letters, digits, underscores, dots, colons or hyphens", param=f"{where}.name"
+        )
+    if description is not None and not isinstance(description, str):
+        raise InvalidRequest(f"{where}.description must be text", param=f"{where}.description")
+    if not parameters and not isinstance(parameters, (list, str, bool, int, float)):
+        return Function(name, description or "", is_strict=is_strict is True)
+    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        raise InvalidRequest(f"{where}.parameters must be the JSON schema of an object", param=f"{where}.parameters")
+    return Function(name, description or "", {"type": "object", **parameters}, is_strict is True)
+
+
+def make_tool_use(functions: Sequence[Function], choice: str, named: str = "", is_parallel: bool = True) -> ToolUse:
+    """What the functions and the choice (`auto`, `none`, `required`, or `named` with a name) come to; raises InvalidRequest."""
+    names = [function.name for function in functions]
+    if len(names) > MAX_TOOLS:
+        raise InvalidRequest(f"tools has {len(names)} entries, {MAX_TOOLS} are the limit; send fewer", param="tools")
+    doubled = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    if doubled is not None:
+        raise InvalidRequest(f"tools has two functions called {doubled!r}; names must be different", param="tools")
+    if choice in ("required", "named") and not functions:
+        raise InvalidRequest("tool_choice asks for a call, but there are no tools; send tools", param="tool_choice")
+    if choice == "named" and named not in names:
+        raise InvalidRequest(f"tool_choice names {named[:200]!r}, which is not among the tools", param="tool_choice")
+    if choice == "none":
+        return NO_TOOLS
+    return ToolUse(tuple(functions), choice in ("required", "named"), named if choice == "named" else "", is_parallel)
+
+
+def openai_tool_use(tools: Sequence[Any] | None, choice: Any, is_parallel: bool | None) -> ToolUse:
+    """The fields of a chat completion: `tools`, `tool_choice`, `parallel_tool_calls`."""
+    functions = [_openai_function(tool, f"tools[{index}]") for index, tool in enumerate(tools or [])]
+    kind, named = openai_choice(choice)
+    return make_tool_use(functions, kind, named, is_parallel is not False)
+
+
+def openai_choice(choice: Any) -> tuple[str, str]:
+    """The kind of a `tool_choice`, and the name in it; null means auto."""
+    match choice:
+        case None | "auto":
+            return "auto", ""
+        case "none" | "required":
+            return str(choice), ""
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return "named", name
+    raise InvalidRequest(
+        'tool_choice must be "auto", "none", "required" or {"type": "function", "function": {"name": …}}', param="tool_choice"
+    )
+
+
+def _openai_function(tool: Any, where: str) -> Function:
+    if not isinstance(tool, dict) or tool.get("type", "function") != "function" or not isinstance(tool.get("function"), dict):
+        raise InvalidRequest(
+            f'{where} must be {{"type": "function", "function": {{…}}}}; other tools are not supported', param=where
+        )
+    function = tool["function"]
+    get = function.get
+    return make_function(f"{where}.function", get("name"), get("description"), get("parameters"), get("strict"))
