@@ -6,8 +6,8 @@ model chose: it goes into an error state that says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sapwood.core.constraint import Constraint
@@ -29,9 +29,11 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """How JSON is written: with `any_whitespace` as the model likes (within reason), else always as `{"a": 1, "b": 2}`."""
+    """How JSON is written: with `any_whitespace` as the model likes (within reason), else always as `{"a": 1, "b": 2}`.
+    `control_ids`: the model's control tokens by their spelling, which structural tags may hold."""
 
     any_whitespace: bool = True
+    control_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 class Matcher(Protocol):

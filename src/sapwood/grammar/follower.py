@@ -108,7 +108,7 @@ class Follower:
     def _look(self) -> None:
         """Past the forced ids, ask what is forced next, which the matcher takes in at once; what never ends is cut off."""
         end = len(self._forced) + MAX_FORCED
-        while self._gate.is_open and len(self._forced) < end and (forced := self._matcher.forced()):
+        while self._gate.is_open and len(self._forced) < end and (forced := self._matcher.forced()[:MAX_FORCED]):
             for token_id in forced:
                 if not self._matcher.accept(token_id):
                     return

@@ -39,7 +39,10 @@ def to_source(constraint: Constraint, options: GrammarOptions) -> str:
             return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in _choices(constraint.text)))
         case "structural_tag":
             value = read_json(constraint.text, "structural_tag")
-            return tag_grammar(value, lambda schema: schema_options(check_schema(schema), options))
+            grammars = tag_grammar(
+                value, lambda schema: schema_options(check_schema(schema), options), _to_lark, options.control_ids
+            )
+            return json.dumps(grammars)
 
 
 def read_json(text: str, kind: str) -> Any:

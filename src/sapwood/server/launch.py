@@ -123,6 +123,9 @@ class Replica:
         self._frontend = Frontend(
             self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
         )
+        grammar = config.engine.grammar
+        options = GrammarOptions(grammar.any_whitespace, tokenizer.control_ids)
+        self._constraints = ConstraintChecker(options, is_on=grammar.backend != "none")
         self._model = served_model(config.model, model_path, tokenizer, settings)
         self._specs = child_specs(config, model_path, topology)
         self._end = asyncio.Event()
@@ -152,9 +155,7 @@ class Replica:
         return 1 if self._failure else 0
 
     def _context(self) -> ServerContext:
-        grammar = self._config.engine.grammar
-        checker = ConstraintChecker(GrammarOptions(grammar.any_whitespace), is_on=grammar.backend != "none")
-        return ServerContext(self._frontend, self._model, self._config.server, constraints=checker)
+        return ServerContext(self._frontend, self._model, self._config.server, constraints=self._constraints)
 
     async def _serve(self) -> None:
         starting = asyncio.ensure_future(self._supervisor.wait_ready(self._config.launch.startup_timeout_s))

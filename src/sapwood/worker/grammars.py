@@ -77,6 +77,11 @@ class GrammarLibrary:
         return bool(self._pending or self._done)
 
     @property
+    def num_held(self) -> int:
+        """Compiled grammars."""
+        return len(self._grammars)
+
+    @property
     def backend(self) -> GrammarBackend:
         """What made the grammars; there is one as soon as there are grammars."""
         assert self._backend is not None
