@@ -16,21 +16,28 @@ from types import TracebackType
 from typing import Any, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from sapwood.config.options import LLM_GROUPS, find
 from sapwood.config.raw import RawOptions, from_environment, from_mapping
 from sapwood.config.resolve import probe_host, resolve
 from sapwood.config.sections import Config, ModelOptions
-from sapwood.core.plan import EngineLimits
+from sapwood.core.pooling import Pooling, Task
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.errors import ConfigError, InvalidRequest
+from sapwood.grammar.api import GrammarOptions
+from sapwood.grammar.check import check_constraint
 from sapwood.observability.progress import Progress, ProgressCallback, reporting
 from sapwood.offline import Call, Desk, GenerationResult
+from sapwood.pump import OnUpdate, Pump, Ticket
 from sapwood.scheduler.step_log import open_step_log
-from sapwood.server.limits import ServingLimits
+from sapwood.server.limits import serving_limits
 from sapwood.server.requests import PromptRequest
 from sapwood.server.requests import resolve as resolve_request
+from sapwood.server.scoring import Vector, check_dimensions, class_probabilities, label_scores, unit, unpack_vector
+from sapwood.tokenizer.chat import ChatRenderer
 from sapwood.tokenizer.load import open_chat, open_tokenizer
 from sapwood.weights import catalog
 from sapwood.worker.build import build_worker
@@ -50,8 +57,8 @@ class LLM:
     """A model ready to generate. A context manager; may be used from several threads and tasks, which then share batches.
 
     `model` and `options` are those of docs/reference/options.md (groups model, engine, memory, scheduling), under any of their
-    names; SAPWOOD_… variables count too. `progress` shows bars while loading (True) or is called with (task, done, total).
-    Raises ConfigError and WeightsError.
+    names; SAPWOOD_… variables count too. `num_slots` requests can run at once. `progress` shows bars while loading (True) or is
+    called with (task, done, total). Raises ConfigError and WeightsError.
     """
 
     def __init__(self, model: str | None = None, *, progress: Progress = False, **options: Any) -> None:
@@ -59,10 +66,14 @@ class LLM:
         with reporting(progress) as report:
             path = "null" if self.config.model.is_null else str(catalog.resolve(self.config.model.model_path, report))
             self._prompts = PromptReader(self.config.model, path)
-            worker, followers, limits = open_worker(self.config, path, report)
-        self._limits = ServingLimits(limits.max_len, limits.num_pages * limits.page_size, limits.vocab_size, max_open_requests=0)
-        self._portion = PORTIONS * limits.num_slots
+            worker, followers, info = open_worker(self.config, path, report)
+        self._limits = serving_limits(info, max_open_requests=0)
+        self.num_slots: int = info["max_running_requests"]
+        any_whitespace = self.config.engine.grammar.any_whitespace
+        self._grammar_options = GrammarOptions(any_whitespace, self._prompts.tokenizer.control_ids)
+        self._portion = PORTIONS * self.num_slots
         self._desk = Desk(worker, followers, Detokenizer(self._prompts.tokenizer), self.config.model.random_seed)
+        self._pump = Pump(self._desk)
         self._close = weakref.finalize(self, self._desk.close)
 
     def __enter__(self) -> LLM:
@@ -137,7 +148,28 @@ class LLM:
         finally:
             await asyncio.to_thread(call.close)
 
+    # ---------------------------------------------------------------------------------------------------- for programs
+    def submit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Params = None,
+        *,
+        logprobs: LogprobOptions | Sequence[LogprobOptions] | None = None,
+        on_update: OnUpdate | None = None,
+    ) -> Ticket:
+        """Begin to complete prompts (ids) and return at once; a thread runs them. `cancel(ticket)` ends them early."""
+        return self._pump.submit(self._requests([list(ids) for ids in prompts], params, logprobs), on_update)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End what `submit` began; the ticket's future then ends with Aborted."""
+        self._pump.cancel(ticket)
+
     # ------------------------------------------------------------------------------------------------------ the rest
+    @property
+    def prompts(self) -> PromptReader:
+        """How text and conversations become ids."""
+        return self._prompts
+
     @property
     def has_chat_template(self) -> bool:
         """Whether `chat` and `stream_chat` can be used."""
@@ -148,6 +180,35 @@ class LLM:
         """Prompts may contain ids from 0 up to this, exclusive."""
         return self._limits.vocab_size
 
+    def encode(self, prompts: Prompt | Sequence[Prompt], *, dimensions: int | None = None) -> NDArray[np.float32]:
+        """The embedding of every prompt, float32 [N, size], each of length one; a classifier's scores of classes [N, classes].
+
+        For encoders and classifiers, and for other models with `is_embedding`; raises InvalidRequest otherwise.
+        """
+        vectors = self._vectors([(ids, None) for ids in self._encode(prompts)])
+        if self._limits.task is Task.CLASSIFY:
+            return np.stack(vectors)
+        check_dimensions(dimensions, self._limits.vector_size)
+        return np.stack([unit(vector, dimensions) for vector in vectors])
+
+    def score(
+        self, query: str, items: Sequence[str], label_token_ids: Sequence[int] | None = None, *, apply_softmax: bool = False
+    ) -> list[list[float]]:
+        """How each of `items` goes with `query`: a model of text gives the probabilities of `label_token_ids` after both, a
+        classifier its scores of classes for the pair, an embedding model the cosine."""
+        if self._limits.task is Task.GENERATE:
+            if not label_token_ids:
+                raise InvalidRequest("label_token_ids is missing; name the tokens to score", param="label_token_ids")
+            options = LogprobOptions(output=True, token_ids=tuple(label_token_ids))
+            params = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
+            results = self.generate([query + item for item in items], params, logprobs=options)
+            return [label_scores((result.logprobs or [])[0].asked_logprobs, apply_softmax) for result in results]
+        if self._limits.task is Task.EMBED:
+            first, *others = self.encode([query, *items])
+            return [[float(first @ other)] for other in others]
+        vectors = self._vectors([self._prompts.pair(query, item) for item in items])
+        return [class_probabilities(vector) if apply_softmax else vector.tolist() for vector in vectors]
+
     def flush_cache(self) -> None:
         """Empty the prefix cache; raises Unavailable while other threads or tasks generate."""
         self._desk.flush_cache()
@@ -156,21 +217,33 @@ class LLM:
         """Release the model's memory. Idempotent; the LLM cannot be used afterwards."""
         self._close()
 
+    def _vectors(self, asked: Sequence[tuple[list[int], int | None]]) -> list[Vector]:
+        params = SamplingParams(max_new_tokens=0)
+        requests = [
+            resolve_request(
+                PromptRequest(rid=f"prompt-{index}", token_ids=ids, params=params, pooling=Pooling(start)), self._limits
+            )
+            for index, (ids, start) in enumerate(asked)
+        ]
+        return [unpack_vector(result.vector) for result in self._collect(requests, False)]
+
     def _encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         return [self._prompts.ids(prompt, index) for index, prompt in enumerate(_as_batch(prompts))]
 
     def _encode_chats(self, messages: Messages | Sequence[Messages]) -> list[list[int]]:
         return [self._prompts.chat_ids(chat) for chat in _as_chats(messages)]
 
-    def _requests(self, ids: list[list[int]], params: Params, logprobs: LogprobOptions | None) -> list[PromptRequest]:
+    def _requests(
+        self, ids: list[list[int]], params: Params, logprobs: LogprobOptions | Sequence[LogprobOptions] | None
+    ) -> list[PromptRequest]:
         """Checked requests, one for each prompt; raises InvalidRequest."""
         each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(ids)
         if len(each) != len(ids):
             raise InvalidRequest(
                 f"{len(ids)} prompts and {len(each)} params do not match; give one, or one for each", param="params"
             )
-        options = logprobs or LogprobOptions()
-        return [self._request(index, prompt, each[index], options) for index, prompt in enumerate(ids)]
+        options = list(logprobs) if isinstance(logprobs, Sequence) else [logprobs or LogprobOptions()] * len(ids)
+        return [self._request(index, prompt, each[index], options[index]) for index, prompt in enumerate(ids)]
 
     def _request(self, index: int, ids: list[int], params: SamplingParams, logprobs: LogprobOptions) -> PromptRequest:
         default = None
@@ -179,6 +252,8 @@ class LLM:
         request = PromptRequest(
             rid=f"prompt-{index}", token_ids=ids, params=params, default_max_new_tokens=default, logprobs=logprobs
         )
+        if params.constraint is not None:
+            check_constraint(params.constraint, self._grammar_options)
         return resolve_request(request, self._limits)
 
     def _call(self, requests: list[PromptRequest], *, partial: bool = False) -> Call:
@@ -209,6 +284,11 @@ class PromptReader:
         """Whether conversations can be read."""
         return self._chat.has_template
 
+    @property
+    def chat(self) -> ChatRenderer:
+        """The model's chat templates."""
+        return self._chat
+
     def ids(self, prompt: Prompt, index: int) -> list[int]:
         """The ids of prompt number `index` of a call; control tokens that a text spells count as such."""
         if isinstance(prompt, str):
@@ -218,13 +298,18 @@ class PromptReader:
         except TypeError:
             raise InvalidRequest(f"prompts[{index}] must be text or a list of token ids", param="prompts") from None
 
+    def pair(self, first: str, second: str) -> tuple[list[int], int]:
+        """The ids of a prompt of two texts, and where the second begins."""
+        heads, tails = self.tokenizer.encode_batch([first, second], add_special=False, parse_special=False)
+        return self.tokenizer.frame.pair(heads, tails)
+
     def chat_ids(self, messages: Messages) -> list[int]:
         """The ids of a conversation, up to where the answer begins; what its messages say stays text."""
         return self.tokenizer.encode_pieces(self._chat.render(messages), False)
 
 
-def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[WorkerCore, Followers, EngineLimits]:
-    """Rank 0, loaded and warm in this process, and the ranks that follow it."""
+def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[WorkerCore, Followers, dict[str, Any]]:
+    """Rank 0, loaded and warm in this process, the ranks that follow it, and what is worth telling about them."""
     followers = Followers(config, path)
     try:
         built = build_worker(config.model, config.engine, config.scheduler, path, followers.group, report)
@@ -234,7 +319,7 @@ def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[Wo
     log = open_step_log(config.scheduler.step_log, built.engine.limits, built.options)
     overlap = config.scheduler.overlap
     worker = WorkerCore(built.scheduler, built.engine, overlap, followers.share, log, built.transfers, built.grammars)
-    return worker, followers, built.engine.limits
+    return worker, followers, built.info
 
 
 def configure(model: str | None, options: Mapping[str, Any]) -> Config:

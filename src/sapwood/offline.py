@@ -57,6 +57,7 @@ class GenerationResult:
     `index` is the prompt's place in the call, `sample_index` tells its n samples apart. `delta` is the text since the last result
     of a stream. `finish_reason`: stop (`matched` is the id or the text), length, or abort. `logprobs` has one entry for each
     completion id, `prompt_logprobs` one per prompt position from `LogprobOptions.prompt_start` on; None unless asked for.
+    `vector` (little-endian float32) is there when the request wanted one.
     """
 
     index: int
@@ -71,6 +72,7 @@ class GenerationResult:
     num_retractions: int
     logprobs: list[TokenLogprobs] | None
     prompt_logprobs: list[TokenLogprobs] | None
+    vector: bytes = b""
 
 
 class Desk:
@@ -167,6 +169,7 @@ class Desk:
                 routing_key=record.prompt.routing_key,
                 queue_timeout_s=record.prompt.queue_timeout_s,
                 timeout_s=record.prompt.timeout_s,
+                pooling=record.prompt.pooling,
             )
         )
 
@@ -286,8 +289,7 @@ class TurnLock:
 def to_result(update: Update) -> GenerationResult:
     """What a caller sees of an update; raises the error of a request that failed."""
     record, finish = update.record, update.finish
-    if finish is not None and finish.kind == "error":
-        raise _as_error(finish)
+    raise_if_failed(update)
     options = record.prompt.logprobs
     return GenerationResult(
         index=record.index,
@@ -302,7 +304,14 @@ def to_result(update: Update) -> GenerationResult:
         num_retractions=record.num_retractions,
         logprobs=list(record.logprobs) if options.output else None,
         prompt_logprobs=list(record.prompt_logprobs) if options.prompt_start is not None else None,
+        vector=record.vector,
     )
+
+
+def raise_if_failed(update: Update) -> None:
+    """Raise the error of a request that ended with one."""
+    if update.finish is not None and update.finish.kind == "error":
+        raise _as_error(update.finish)
 
 
 def _as_error(finish: Finish) -> InvalidRequest | EngineFailed:

@@ -24,7 +24,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("detokenizer", "parsing", "webui"),
     ("server",),
     ("offline",),
+    ("pump",),
     ("llm",),
+    ("lang",),
     ("sapwood",),
     ("simulate",),
     ("bench",),
@@ -39,7 +41,7 @@ TORCH_FREE = (
     "weights.catalog", "kvcache.pages", "kvcache.prefix", "kvcache.radix", "kvcache.chunk", "kvcache.hashed", "kvcache.policy",
     "kvcache.audit", "kvcache.hierarchical", "kvcache.tiers", "kvcache.storage", "kvcache.storage_file",
     "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.version",
-    "cli.replay", "cli.simulate", "cli.bench", "cli.bench_serve", "bench.serve", "simulate",
+    "cli.replay", "cli.simulate", "cli.bench", "cli.bench_serve", "bench.serve", "simulate", "lang",
 )  # fmt: skip
 
 

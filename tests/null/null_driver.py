@@ -34,6 +34,7 @@ class Heard:
     finishes: list[Finish] = field(default_factory=list)
     num_cached: int = 0
     num_retractions: int = 0
+    vector: bytes = b""
 
 
 class Driver:
@@ -117,6 +118,7 @@ class Driver:
             heard.prompt_logprobs.append(event.prompt_logprobs)
         if event.finish is not None:
             heard.finishes.append(event.finish)
+            heard.vector = event.vector
 
     @property
     def _first_index(self) -> dict[int, int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import numpy as np
 import uvicorn
 
 from sapwood.config.sections import ServerSection
@@ -70,6 +71,7 @@ class FakeBackend:
         self.watched: list[Watch] = []
         self.forgotten: list[int] = []
         self.runs: dict[int, FakeRun] = {}
+        self.vector_size = 4
         self.is_paused = False
         self.full: Exception | None = None
         self.deliver: Callable[[Any], None] = lambda message: None
@@ -150,6 +152,7 @@ class FakeBackend:
             num_cached=min(3, len(prompt) - 1),
             logprobs=[fake_logprobs(token_id, submit.logprobs) for token_id in ids] if submit.logprobs.output else None,
             prompt_logprobs=self._prompt_logprobs(submit) if index == 0 else None,
+            vector=fake_vector([int(token_id) for token_id in prompt], self.vector_size) if submit.pooling else b"",
         )
         return TextEvent(event, text, run.num_done, stopped)
 
@@ -167,6 +170,11 @@ def fake_logprobs(token_id: int, options: LogprobOptions) -> TokenLogprobs:
     """The chosen id is the best one; its neighbours follow."""
     top = [(token_id + step) % 259 for step in range(options.top_n)]
     return TokenLogprobs(token_id, -0.25, top, [-0.25 - step for step in range(options.top_n)], [-9.0] * len(options.token_ids))
+
+
+def fake_vector(token_ids: list[int], size: int) -> bytes:
+    """How often ids that leave each remainder occur."""
+    return np.bincount(np.array(token_ids) % size, minlength=size).astype("<f4").tobytes()
 
 
 def section(**changes: Any) -> ServerSection:

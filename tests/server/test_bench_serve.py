@@ -31,7 +31,7 @@ def run(name: str, options: WorkloadOptions = OPTIONS, concurrency: int | None =
     return report, [message for message in backend.sent if isinstance(message, Submit)]
 
 
-@pytest.mark.parametrize(("name", "tokens"), [("random", 10), ("shared-prefix", 42)])
+@pytest.mark.parametrize(("name", "tokens"), [("random", 10), ("shared-prefix", 42), ("few-shot", 42)])
 def test_prompts_of_ids(name: str, tokens: int) -> None:
     report, sent = run(name, concurrency=2)
     assert report.num_failed == 0, report.errors
@@ -44,12 +44,23 @@ def test_prompts_of_ids(name: str, tokens: int) -> None:
 
 
 def test_a_conversation_contains_the_answers() -> None:
-    options = WorkloadOptions(num_requests=3, input_tokens=2, output_tokens=4, spread=0.0, num_turns=3)
+    options = WorkloadOptions(num_requests=3, input_tokens=2, output_tokens=4, spread=0.0, num_turns=3, pause_s=0.01)
     report, sent = run("multi-turn", options)
     assert report.num_requests == 3 and report.num_failed == 0
     prompts = [bytes(unpack_ids(message.token_ids).tolist()).decode() for message in sent]
     for before, after in zip(prompts, prompts[1:], strict=False):
         assert after.startswith(before + SCRIPT[:4]), "the history is not in the next turn's prompt"
+
+
+def test_a_tree_branches_from_one_answer() -> None:
+    options = WorkloadOptions(
+        num_requests=6, input_tokens=2, output_tokens=4, spread=0.0, num_turns=2, prefix_tokens=4, pause_s=0.0
+    )
+    report, sent = run("tree-of-thought", options)
+    assert report.num_requests == 6 and report.num_failed == 0
+    prompts = sorted((bytes(unpack_ids(message.token_ids).tolist()).decode() for message in sent), key=len)
+    parents = {parent for parent in prompts[:3] for child in prompts[3:] if child.startswith(parent + SCRIPT[:4])}
+    assert len(parents) == 1 and all(child.startswith(parents.copy().pop()) for child in prompts[3:])
 
 
 def test_failures_are_reported_not_dropped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +128,7 @@ def test_share_gpt_files(tmp_path: Path) -> None:
     ]
     path.write_text(json.dumps(records))
     (conversation,) = make_conversations("sharegpt", OPTIONS, 256, str(path))
-    assert [(turn.prompt, turn.num_new) for turn in conversation.turns] == [("Hello?", 10)]
+    assert (conversation.first.prompt, conversation.first.num_new, conversation.first.then) == ("Hello?", 10, [])
     path.write_text('{"no": "list"}')
     for broken in (str(path), str(tmp_path / "missing"), None):
         with pytest.raises(ConfigError):

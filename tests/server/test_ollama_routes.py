@@ -78,7 +78,7 @@ def test_the_official_client_asks_about_models(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="not served here") as failure:
         client.show("other")
     assert failure.value.status_code == 404
-    with pytest.raises(ollama.ResponseError, match="not embeddings") as failure:
+    with pytest.raises(ollama.ResponseError, match="--is-embedding") as failure:
         client.embed("fake", "text")
     assert failure.value.status_code == 400
 

@@ -9,18 +9,19 @@ as text, so they are text: words of which most vocabularies make one token each,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from sapwood.bench.prompts import ID_WORKLOADS, draw_prompts
+from sapwood.bench.prompts import into_vocabulary
+from sapwood.core.plan import Int32Array
 from sapwood.errors import ConfigError
-from sapwood.simulate.workload import WorkloadOptions
+from sapwood.simulate.workload import SimRequest, WorkloadOptions, workloads
 
-SERVE_WORKLOADS = (*ID_WORKLOADS, "multi-turn", "sharegpt")
+SERVE_WORKLOADS = (*workloads, "sharegpt")
 WORDS = re.findall(
     r"\w+",
     "time year people way day man thing woman life child world school state family student group country problem hand part place"
@@ -31,18 +32,21 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A prompt (ids, or what is appended to the conversation so far) and how many tokens are wanted."""
+    """A prompt (ids, or what is appended to all that was said before) and how many tokens are wanted; `then` are the turns that
+    wait for the answer, and that long after it."""
 
     prompt: list[int] | str
     num_new: int
+    pause_s: float = 0.0
+    then: list[Turn] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns that follow one another, the first `arrival_s` after the start, the others as soon as the answer is there."""
+    """A first turn, that long after the start."""
 
     arrival_s: float
-    turns: list[Turn]
+    first: Turn
 
 
 class ShareTurn(msgspec.Struct, frozen=True):
@@ -60,16 +64,32 @@ class ShareConversation(msgspec.Struct, frozen=True):
 
 def make_conversations(name: str, options: WorkloadOptions, vocab_size: int, path: str | None) -> list[Conversation]:
     """The load; `path` is the file of sharegpt. Raises ConfigError."""
-    chance = np.random.default_rng(options.seed)
-    if name in ID_WORKLOADS:
-        load = [[Turn(ids.tolist(), count)] for ids, count in draw_prompts(name, options, vocab_size)]
-    elif name == "multi-turn":
-        load = _multi_turn(options, chance)
-    elif name == "sharegpt" and path:
-        load = _share_gpt(path, options, chance)
-    else:
-        raise ConfigError(f"{name!r} cannot be sent; take one of {', '.join(SERVE_WORKLOADS)}, sharegpt with --dataset FILE")
-    return [Conversation(arrival_s, turns) for arrival_s, turns in zip(_arrivals(len(load), options, chance), load, strict=True)]
+    if name in workloads:
+        requests = list(workloads.get(name)(options))
+        if not any(request.then for request in requests):
+            return [_of_ids(request, vocab_size) for request in requests]
+        return [Conversation(request.arrival_s, _said(request, 0, 0.0)) for request in requests]
+    if name == "sharegpt" and path:
+        chance = np.random.default_rng(options.seed)
+        turns = _share_gpt(path, options, chance)
+        return [Conversation(at_s, turn) for at_s, turn in zip(_arrivals(len(turns), options, chance), turns, strict=True)]
+    raise ConfigError(f"{name!r} cannot be sent; take one of {', '.join(SERVE_WORKLOADS)}, sharegpt with --dataset FILE")
+
+
+def _of_ids(request: SimRequest, vocab_size: int) -> Conversation:
+    return Conversation(request.arrival_s, Turn(into_vocabulary(request.prompt, vocab_size).tolist(), request.num_new))
+
+
+def _said(request: SimRequest, num_said: int, pause_s: float) -> Turn:
+    """A request in words, less the first `num_said` tokens of its prompt, which were said before."""
+    num_known = len(request.prompt) + request.num_new
+    then = [_said(following, num_known, following.arrival_s) for following in request.then]
+    return Turn(_words(request.prompt[num_said:]), request.num_new, pause_s, then)
+
+
+def _words(ids: Int32Array) -> str:
+    """A word for each id, equal ones for equal ids."""
+    return " " + " ".join([WORDS[number] for number in (ids % len(WORDS)).tolist()]) + ".\n"
 
 
 def _arrivals(count: int, options: WorkloadOptions, chance: np.random.Generator) -> list[float]:
@@ -79,21 +99,7 @@ def _arrivals(count: int, options: WorkloadOptions, chance: np.random.Generator)
     return moments
 
 
-def _length(mean: int, options: WorkloadOptions, chance: np.random.Generator) -> int:
-    reach = int(mean * options.spread)
-    return max(int(chance.integers(mean - reach, mean + reach + 1)), 1)
-
-
-def _multi_turn(options: WorkloadOptions, chance: np.random.Generator) -> list[list[Turn]]:
-    def turn() -> Turn:
-        words = chance.choice(WORDS, _length(options.input_tokens, options, chance))
-        return Turn(" " + " ".join(words.tolist()) + ".\n", _length(options.output_tokens, options, chance))
-
-    starts = range(0, options.num_requests, options.num_turns)
-    return [[turn() for _ in range(min(options.num_turns, options.num_requests - first))] for first in starts]
-
-
-def _share_gpt(path: str, options: WorkloadOptions, chance: np.random.Generator) -> list[list[Turn]]:
+def _share_gpt(path: str, options: WorkloadOptions, chance: np.random.Generator) -> list[Turn]:
     """First questions of conversations, in a random order; as many new tokens as the recorded answer has by its length."""
     try:
         records = msgspec.json.decode(Path(path).read_bytes(), type=list[ShareConversation])
@@ -103,7 +109,7 @@ def _share_gpt(path: str, options: WorkloadOptions, chance: np.random.Generator)
         raise ConfigError(f"{path} is not in ShareGPT's format: {error}") from None
     pairs = [record.conversations[:2] for record in records]
     turns = [
-        [Turn(pair[0].value, max(len(pair[1].value) // CHARACTERS_PER_TOKEN, 1))]
+        Turn(pair[0].value, max(len(pair[1].value) // CHARACTERS_PER_TOKEN, 1))
         for pair in pairs
         if len(pair) == 2 and pair[0].sender in ("human", "user") and pair[0].value
     ]

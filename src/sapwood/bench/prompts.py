@@ -13,7 +13,8 @@ from sapwood.errors import ConfigError
 from sapwood.simulate.workload import WorkloadOptions, workloads
 
 FIRST_ID = 256
-ID_WORKLOADS = ("random", "shared-prefix")
+ID_WORKLOADS = ("random", "shared-prefix", "few-shot")
+"""Workloads whose prompts do not wait for answers."""
 
 
 def draw_ids(chance: np.random.Generator, count: int, vocab_size: int) -> Int32Array:

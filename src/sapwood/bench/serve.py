@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from sapwood.bench.conversations import Conversation
+from sapwood.bench.conversations import Conversation, Turn
 from sapwood.bench.http import Endpoint, stream_events
 from sapwood.bench.machine import Machine, machine
 from sapwood.bench.measure import Percentiles, percentiles
@@ -103,14 +103,20 @@ class Load:
 
     async def _hold(self, conversation: Conversation, began_s: float) -> None:
         await asyncio.sleep(began_s + conversation.arrival_s - time.perf_counter())
-        history = ""
-        for turn in conversation.turns:
-            prompt = turn.prompt if isinstance(turn.prompt, list) else history + turn.prompt
-            answer = await self._ask(prompt, turn.num_new)
-            self.answers.append(answer)
-            if answer.error:
-                return
-            history = f"{prompt}{answer.text}"
+        await self._go_on(conversation.first, "")
+
+    async def _go_on(self, turn: Turn, history: str) -> None:
+        """One turn, then all that wait for its answer."""
+        prompt = turn.prompt if isinstance(turn.prompt, list) else history + turn.prompt
+        answer = await self._ask(prompt, turn.num_new)
+        self.answers.append(answer)
+        if turn.then and not answer.error:
+            said = f"{prompt}{answer.text}"
+            await asyncio.gather(*(self._pause(following, said) for following in turn.then))
+
+    async def _pause(self, turn: Turn, history: str) -> None:
+        await asyncio.sleep(turn.pause_s)
+        await self._go_on(turn, history)
 
     async def _ask(self, prompt: list[int] | str, num_new: int) -> Answered:
         named = {} if self._model is None else {"model": self._model}

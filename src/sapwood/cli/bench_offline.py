@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     """The workload, and the options of the engine."""
     parser.add_argument("named_model", nargs="?", metavar="MODEL", help="as --model-path")
     group = parser.add_argument_group("workload", "What is generated.")
-    group.add_argument("--workload", nargs="+", choices=ID_WORKLOADS, default=["random"], help="one or both, in turn [random]")
+    group.add_argument("--workload", nargs="+", choices=ID_WORKLOADS, default=["random"], help="one or more, in turn [random]")
     for name, default, meaning in (
         ("num-requests", 64, "prompts"),
         ("input-tokens", 128, "tokens of a prompt of its own"),

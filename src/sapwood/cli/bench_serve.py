@@ -36,11 +36,14 @@ def add_arguments(parser: Parser) -> None:
         ("output-tokens", 64, "tokens of each completion"),
         ("num-prefixes", 1, "groups that share a prefix"),
         ("prefix-tokens", 1000, "tokens of a shared prefix"),
-        ("num-turns", 4, "turns of a conversation"),
+        ("num-turns", 4, "turns of a conversation or agent, depth of a tree"),
         ("vocab-size", VOCAB_SIZE, "random ids are below this"),
         ("seed", 0, "of the load"),
     ):
         parser.add_argument(f"--{name}", type=int, metavar="INT", default=default, help=f"{meaning} [%(default)s]")
+    parser.add_argument(
+        "--pause", type=float, metavar="S", default=0.0, help="seconds between answer and next turn [%(default)s]"
+    )
     parser.add_argument("--spread", type=float, metavar="FLOAT", default=0.0, help="share by which lengths vary [%(default)s]")
 
 
@@ -60,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         num_prefixes=args.num_prefixes,
         prefix_tokens=args.prefix_tokens,
         num_turns=args.num_turns,
+        pause_s=args.pause,
         seed=args.seed,
     )
     load = make_conversations(args.workload, options, args.vocab_size, args.dataset)

@@ -50,10 +50,12 @@ def add_arguments(parser: Parser) -> None:
         ("output_tokens", "completion tokens on average"),
         ("num_prefixes", "different shared prefixes"),
         ("prefix_tokens", "tokens of a shared prefix"),
-        ("num_turns", "turns of a conversation"),
+        ("num_turns", "turns of a conversation or agent, depth of a tree"),
     ):
         flag = "--" + name.replace("_", "-")
         group.add_argument(flag, type=int, metavar="INT", default=getattr(defaults, name), help=f"{meaning} [%(default)s]")
+    pause_help = "seconds between answer and next turn [%(default)s]"
+    group.add_argument("--pause", type=float, metavar="S", default=defaults.pause_s, help=pause_help)
     machine = parser.add_argument_group("machine", "On what.")
     machine.add_argument("--cost-file", metavar="FILE", help="JSON with base_s, token_s, attended_s; or, for the first two, "
                                                              "points [[tokens, seconds], ...]")  # fmt: skip
@@ -132,6 +134,7 @@ def _requests(args: argparse.Namespace) -> Iterator[SimRequest]:
         num_prefixes=args.num_prefixes,
         prefix_tokens=args.prefix_tokens,
         num_turns=args.num_turns,
+        pause_s=args.pause,
         seed=args.seed,
     )
     return workloads.get(args.workload)(options)

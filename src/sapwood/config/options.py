@@ -63,6 +63,10 @@ OPTIONS: tuple[Option, ...] = (
            automatic="what the model was trained for", help="Longest prompt plus completion, in tokens."),
     Option("chat_template", "model", "str", None, check=not_blank, automatic="the model's own",
            help="Replaces the model's chat template: a Jinja file, or alpaca, chatml, hermes (ChatML with tools) or llama3."),
+    Option("is_embedding", "model", "bool", False,
+           help="Serve a model that could make text for its vectors; encoders and classifiers are recognised without it."),
+    Option("pooling", "model", "str", "auto", values=same("auto", "mean", "last", "cls"),
+           help="Which hidden rows become an embedding; `auto` is the checkpoint's, else mean for encoders, last for others."),
     Option("trust_remote_code", "model", "bool", False, help="Always refused.",
            refused="Sapwood never runs code that comes with a checkpoint; leave the option out"),
 

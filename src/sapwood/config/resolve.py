@@ -90,6 +90,8 @@ def resolve(raw: RawOptions, host: HostFacts) -> Config:
         context_length=pick.get("context_length"),
         chat_template=pick.get("chat_template"),
         random_seed=seed,
+        is_embedding=pick.get("is_embedding"),
+        pooling=pick.get("pooling"),
     )
     engine = _engine(pick, device, host)
     scheduler = _scheduler(pick, engine, seed)

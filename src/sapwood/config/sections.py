@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which checkpoint, and how it is read. `context_length=None`: the checkpoint's own; `random_seed` makes dummy weights."""
+    """Which checkpoint, and how it is read. `context_length=None`: the checkpoint's own; `random_seed` makes dummy weights.
+    `is_embedding`: its vectors are wanted, not its text; `pooling` is auto or a `core.pooling.PoolingKind`."""
 
     model_path: str
     tokenizer_path: str | None
@@ -20,6 +21,8 @@ class ModelOptions:
     context_length: int | None
     chat_template: str | None
     random_seed: int
+    is_embedding: bool = False
+    pooling: str = "auto"
 
     @property
     def is_null(self) -> bool:

@@ -42,6 +42,7 @@ class ModelConfig:
 
     `attention_scale` multiplies q·k; `embedding_scale` multiplies embedding rows (Gemma); `norm_plus_one` says that RMSNorm
     weights are stored as w - 1 (Gemma safetensors; GGUF already adds the one); softcaps are 0.0 when absent.
+    `labels` are the classes that a classification head (`score.weight`) has scores for; empty: there is none.
     `activation`: silu or gelu_tanh. `post_norms`: Gemma's extra norms after attention and MLP.
     """
 
@@ -70,6 +71,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     torch_dtype: str
+    labels: tuple[str, ...] = ()
 
     @property
     def num_layers(self) -> int:

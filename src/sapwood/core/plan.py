@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 Int32Array = NDArray[np.int32]
@@ -30,6 +31,7 @@ class SlotStart:
     """A request takes a slot: its known ids go to the token table from position 0, its parameters to the sampler.
 
     `token_ids` holds prompt and already emitted completion ids (after retraction or replay); `num_prompt` is the border.
+    With `pooling` the row that computes the last prompt position yields the prompt's vector, and nothing is sampled.
     `params.seed` is always set. The random numbers of position p are keyed by (seed, sample_index, p, purpose).
     """
 
@@ -39,6 +41,7 @@ class SlotStart:
     params: SamplingParams
     logprobs: LogprobOptions
     sample_index: int
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,9 @@ class StepResult(msgspec.Struct, frozen=True):
     """What a finished step produced, in the order of the plan's rows.
 
     `token_ids[i]` is the id sampled for row i, -1 if the row did not sample. `logprobs` maps row index to the sampled
-    position's log-probabilities, `prompt_logprobs` row index to (first reported position, one entry per position).
-    `steering` has the constrained rows of which there is something to say. `duration_s` is how long the step took, as rank 0
-    measured it (0.0: not measured).
+    position's log-probabilities, `prompt_logprobs` row index to (first reported position, one entry per position). `vectors` maps
+    row index to the prompt's vector, little-endian float32. `steering` has the constrained rows of which there is something to
+    say. `duration_s` is how long the step took, as rank 0 measured it (0.0: not measured).
     """
 
     step: int
@@ -134,6 +137,7 @@ class StepResult(msgspec.Struct, frozen=True):
     logprobs: dict[int, TokenLogprobs] = {}
     prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
     duration_s: float = 0.0
+    vectors: dict[int, bytes] = {}
     steering: dict[int, Steering] = {}
 
 

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from sapwood.core.plan import Int32Array
+from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 ID_BYTES = 4
@@ -100,7 +101,9 @@ class Request:
     `token_bytes` holds the known ids as little-endian int32 (the form in which they travel and are compared); the first
     `num_prompt` are the prompt. `max_len` is the largest `num_known` allowed; `max_len == num_prompt` asks for no completion.
     `cached_below` counts those of `num_cached` tokens that lay in the host's memory and in storage.
+    With `pooling` a vector for the prompt is wanted, and no completion.
     `pin` names who will come back to the request's pages within `pin_s` seconds ("": nobody).
+    `asked_priority` stays what it was when `priority` becomes an elder's.
     `unwritten` is the first position of forced ids that no plan has told the engine of (None: there are none).
     `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older). Moments are on
     the scheduler's clock (`arrived_s`, `admitted_s`, in seconds; `tokens_at_arrival` in tokens computed till then).
@@ -120,6 +123,7 @@ class Request:
     pin: str = ""
     pin_s: float = 0.0
     routing_key: str = ""
+    pooling: Pooling | None = None
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     num_computed: int = field(default=0, init=False)
@@ -134,8 +138,10 @@ class Request:
     tokens_at_arrival: int = field(default=0, init=False)
     report: PromptReport = field(init=False)
     seniority: tuple[int, int] = field(init=False)
+    asked_priority: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.asked_priority = self.priority
         self.num_known = self.num_ids
         self.seniority = (-self.priority, self.arrival)
         start, is_replay = self.logprobs.prompt_start, self.num_known > self.num_prompt

@@ -14,6 +14,7 @@ from sapwood.core.model_config import ModelConfig
 from sapwood.core.plan import EngineLimits
 from sapwood.device import Device, create_device
 from sapwood.distributed.group import Group
+from sapwood.engine.pooler import Pooler
 from sapwood.engine.runner import TorchEngine
 from sapwood.engine.sampler import Sampler
 from sapwood.errors import ConfigError
@@ -57,6 +58,12 @@ def resolve_dtype(name: str, config: ModelConfig, device_kind: str) -> torch.dty
         raise ConfigError(f"data type {name!r} is not supported; use one of auto, {', '.join(DTYPES)}", param="dtype") from None
 
 
+def resolve_encoder_dtype(name: str, device_kind: str) -> torch.dtype:
+    """The torch type for an encoder; auto is float32 on a CPU and float16 on a GPU."""
+    auto = "float32" if device_kind == "cpu" else "float16"
+    return DTYPES[auto if name == "auto" else name]
+
+
 def create_engine(options: EngineOptions, checkpoint: TensorSource, group: Group) -> TorchEngine:
     """Load the model and build its engine; raises ConfigError or WeightsError when that cannot work."""
     device = create_device(options.device, options.device_index)
@@ -70,7 +77,9 @@ def load_model(options: EngineOptions, checkpoint: TensorSource, group: Group, d
     return load_decoder(WeightLoader(checkpoint, kernels, group, device.torch_device, dtype), options.max_len)
 
 
-def build_engine(options: EngineOptions, model: Decoder, group: Group, device: Device) -> TorchEngine:
+def build_engine(
+    options: EngineOptions, model: Decoder, group: Group, device: Device, pooler: Pooler | None = None
+) -> TorchEngine:
     """An engine around a loaded model; the KV store is allocated here."""
     config = model.config
     limits = EngineLimits(
@@ -86,7 +95,7 @@ def build_engine(options: EngineOptions, model: Decoder, group: Group, device: D
     store = KVStore(model.shapes, options.num_pages * options.page_size, dtype, device.torch_device, model.kernels)
     sampler = Sampler(options.num_slots, config.vocab_size, config.eos_token_ids, device.torch_device)
     stream = device.open_stream("sapwood-compute", options.synchronous)
-    engine = TorchEngine(limits, model, store, sampler, group, stream)
+    engine = TorchEngine(limits, model, store, sampler, group, stream, pooler)
     if device.kind == "cuda":
         torch.cuda.synchronize(device.torch_device)  # tables and weights were filled on another stream than the engine's
     return engine

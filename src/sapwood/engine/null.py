@@ -205,6 +205,7 @@ class NullEngine:
         token_ids: list[int] = []
         logprobs: dict[int, TokenLogprobs] = {}
         prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
+        vectors: dict[int, bytes] = {}
         for index, row in enumerate(plan.rows):
             start = self._starts[row.slot]
             if row.count < 1:
@@ -213,10 +214,12 @@ class NullEngine:
             token_ids.append(self._sample(row, start, contexts[-1], allowed.get(index)) if row.samples else -1)
             if row.samples and start.logprobs.output:
                 logprobs[index] = self.model.logprobs(contexts[-1], token_ids[-1], start.logprobs)
+            if start.pooling is not None and row.first + row.count == start.num_prompt:
+                vectors[index] = self.model.vector(contexts[-1], start.pooling)
             report = self._report_prompt(row, start, contexts)
             if report is not None:
                 prompt_logprobs[index] = report
-        return StepResult(plan.step, token_ids, logprobs, prompt_logprobs)
+        return StepResult(plan.step, token_ids, logprobs, prompt_logprobs, vectors=vectors)
 
     def _forward(self, step: int, row: RowRun, start: SlotStart) -> list[int]:
         """Store the KV of the row's positions and attend; the context value of each, or of the last only when that is enough."""

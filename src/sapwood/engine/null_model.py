@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sapwood.core.plan import EngineLimits
+from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 UInt64Array = NDArray[np.uint64]
@@ -24,6 +25,7 @@ UInt32Array = NDArray[np.uint32]
 
 EOS_ID = 258
 VOCAB_SIZE = 259
+VECTOR_SIZE = 16
 
 _LETTERS = b"etaoin shrdlu cmfwyp gbvkjxqz, ."
 _NUM_RANKS = len(_LETTERS)  # a few of them spaces, which makes words; in a ranking each id counts once
@@ -118,6 +120,12 @@ class NullModel:
         top = [_rank_logprob(rank) for rank in range(len(top_ids))]
         asked = [_logprob_in(ranking, token) for token in options.token_ids]
         return TokenLogprobs(token_id, _logprob_in(ranking, token_id), top_ids, top, asked)
+
+    def vector(self, context: int, pooling: Pooling) -> bytes:
+        """The vector of a prompt: `VECTOR_SIZE` numbers from -1 to 1, little-endian float32, a function of its ids alone (and
+        of where its second text begins)."""
+        steps = np.arange(1, VECTOR_SIZE + 1, dtype=np.uint64) + np.uint64((context + (pooling.second_start or 0)) & _MASK)
+        return (mix(steps).astype(np.float64) / 2.0**63 - 1.0).astype("<f4").tobytes()
 
     def complete(
         self, ids: Sequence[int], params: SamplingParams, sample_index: int = 0, num_prompt: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from sapwood.core.sampling import TokenLogprobs
 from sapwood.device import Launched, Stream
 from sapwood.distributed.group import Group
 from sapwood.engine.batch import PromptReport, SampleRows, build_batch, prompt_reports, sample_rows
+from sapwood.engine.pooler import NoPooler, Pooler, as_bytes
 from sapwood.engine.sampler import LogprobRows, Sampled, Sampler
 from sapwood.errors import EngineFailed, SapwoodError
 from sapwood.kvcache.host_store import HostStore
@@ -54,13 +55,15 @@ class StepOutput:
     sampling: SampleRows
     sampled: Sampled | None
     prompts: list[ScoredPrompt]
+    vectors: dict[int, Tensor] = field(default_factory=dict)
 
     def to_result(self, step: int) -> StepResult:
         """The result for the scheduler, in the order of the plan's rows."""
         prompts = {prompt.row: (prompt.position, prompt.to_list()) for prompt in self.prompts}
         token_ids = [-1] * self.num_rows
         if self.sampled is None:
-            return StepResult(step, token_ids, prompt_logprobs=prompts)
+            vectors = {row: as_bytes(vector) for row, vector in self.vectors.items()}
+            return StepResult(step, token_ids, prompt_logprobs=prompts, vectors=vectors)
         rows = self.sampling.rows
         for row, token_id in zip(rows, self.sampled.host_ids.tolist(), strict=True):
             token_ids[row] = token_id
@@ -110,7 +113,14 @@ class TorchEngine:
     """Implements `core.plan.Engine` for one rank. All ranks launch the same plans; rank 0 samples for all."""
 
     def __init__(
-        self, limits: EngineLimits, model: Decoder, store: KVStore, sampler: Sampler, group: Group, stream: Stream
+        self,
+        limits: EngineLimits,
+        model: Decoder,
+        store: KVStore,
+        sampler: Sampler,
+        group: Group,
+        stream: Stream,
+        pooler: Pooler | None = None,
     ) -> None:
         self._host = HostStore(store, limits.num_host_pages, limits.page_size)
         device = store.device
@@ -119,6 +129,7 @@ class TorchEngine:
         self._token_table = torch.zeros(limits.num_slots, limits.max_len, dtype=torch.int32, device=device)
         self._page_table = torch.zeros_like(self._token_table)
         self._scored: dict[int, SlotStart] = {}
+        self._pooler = pooler or NoPooler()
 
     @property
     def limits(self) -> EngineLimits:
@@ -178,6 +189,7 @@ class TorchEngine:
     def _start(self, start: SlotStart) -> None:
         self._token_table[start.slot, : len(start.token_ids)] = self._to_device(start.token_ids)
         self._sampler.start(start)
+        self._pooler.start(start)
         self._scored.pop(start.slot, None)
         if start.logprobs.prompt_start is not None:
             self._scored[start.slot] = start
@@ -196,16 +208,16 @@ class TorchEngine:
         if hidden is None:
             return StepOutput(0, sample_rows(()), None, [])
         prompts = [self._score(report, hidden) for report in prompt_reports(rows, self._scored)]
-        sampling = sample_rows(rows)
+        sampling, vectors = sample_rows(rows), self._pooler.read(rows, hidden)
         if not sampling.rows:
-            return StepOutput(len(rows), sampling, None, prompts)
+            return StepOutput(len(rows), sampling, None, prompts, vectors)
         slots, positions, tokens = (
             self._to_device(np.array(part)) for part in (sampling.slots, sampling.positions, sampling.tokens)
         )
         allowed = None if masks is None else self._allowed(sampling, plan, masks)
         sampled = self._sample(sampling, self._model.logits(hidden, tokens), allowed)
         self._token_table[slots, positions] = sampled.token_ids.to(self._token_table.dtype)
-        return StepOutput(len(rows), sampling, sampled, prompts)
+        return StepOutput(len(rows), sampling, sampled, prompts, vectors)
 
     def _allowed(self, sampling: SampleRows, plan: StepPlan, masks: UInt32Array) -> Tensor:
         """The masks of the constrained rows among all that sample, bool [S, vocab_size]."""

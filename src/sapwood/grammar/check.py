@@ -25,7 +25,7 @@ MAX_BACKLOG = 32
 """Constraints that may wait for the thread; more are refused until it has caught up."""
 
 
-def check_now(constraint: Constraint, options: GrammarOptions) -> None:
+def check_constraint(constraint: Constraint, options: GrammarOptions) -> None:
     """Raise InvalidRequest unless the constraint compiles, as far as that can be said without a vocabulary."""
     error = LLMatcher.validate_grammar(to_source(constraint, options), None, limits=parser_limits())
     if error and not error.startswith("WARNING"):
@@ -62,7 +62,7 @@ class ConstraintChecker:
         if self._num_open >= MAX_BACKLOG:
             raise InvalidRequest("too many new constraints at once; send the request again", param=constraint.kind)
         self._num_open += 1
-        work = asyncio.get_running_loop().run_in_executor(self._thread, check_now, constraint, self._options)
+        work = asyncio.get_running_loop().run_in_executor(self._thread, check_constraint, constraint, self._options)
         work.add_done_callback(self._note_end)
         try:
             await asyncio.wait_for(asyncio.shield(work), TIME_LIMIT_S)

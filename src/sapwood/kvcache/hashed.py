@@ -1,18 +1,16 @@
-"""The hash index: whole pages under chained hashes, as vLLM keeps them.
+"""The hash index: whole pages in one hash table, as vLLM keeps them.
 
 Owns one block per page and the users counted on it; does not know requests, slots or plans. Invariant: a block's users include
 those of its children, unlocked leaves are queued for eviction, and only whole pages are shared (a partly filled page never is).
 
-A page's hash covers its tokens, all tokens before it and the namespace. It is keyed by a secret of this index, so that nobody
-can look for two runs with one hash; what a hash is never shows outside.
+A page is filed under the name of the block before it and its own tokens. A name is a number that no other block of this index
+ever had, so the key stands for all tokens before the page and the namespace, and two runs cannot be taken for one another.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
 
 from sapwood.core.request import ID_BYTES
 from sapwood.kvcache.eviction import EvictionQueue
@@ -20,28 +18,28 @@ from sapwood.kvcache.pages import PagePool
 from sapwood.kvcache.policy import eviction_policies
 from sapwood.kvcache.prefix import Insertion, Lock, Match, prefix_indexes
 
-DIGEST_BYTES = 16
+NAME_BYTES = 8
 
 
 class Block:
-    """One page of a run, below the block of the page before; a root (page -1) stands for its `namespace`. `end` counts the tokens
-    from the root to the end of the page; for the other numbers see `policy.Evictable`."""
+    """One page of a run, below the block of the page before; a root (page -1) stands for its `namespace`. The block is filed
+    under `key`, its children under its `name` and their tokens. `end` counts the tokens from the root to the end of the page; for
+    the other numbers see `policy.Evictable`."""
 
     __slots__ = (
-        "digest", "page", "parent", "num_users", "num_children", "end", "reach", "created", "last_used", "num_hits",
+        "key", "name", "page", "parent", "num_users", "num_children", "end", "reach", "created", "last_used", "num_hits",
         "priority", "is_queued", "is_dead", "namespace",
     )  # fmt: skip
 
-    def __init__(self, digest: bytes, page: int, parent: Block | None, now: int, page_size: int) -> None:
-        self.digest = digest
+    def __init__(self, key: bytes, name: bytes, page: int, parent: Block | None, end: int) -> None:
+        self.key = key
+        self.name = name
         self.page = page
         self.parent = parent
         self.num_users = 0
         self.num_children = 0
-        self.end: int = 0 if parent is None else parent.end + page_size
-        self.reach = self.end
-        self.created = now
-        self.last_used = now
+        self.end = self.reach = end
+        self.created = self.last_used = 0
         self.num_hits = 0
         self.priority = 0
         self.namespace = ""
@@ -69,7 +67,7 @@ class HashIndex:
     def __init__(self, pool: PagePool, eviction: str = "lru") -> None:
         self._pool = pool
         self._page_bytes = pool.page_size * ID_BYTES
-        self._secret = os.urandom(32)
+        self._num_named = 0
         self._roots: dict[str, Block] = {}
         self._blocks: dict[bytes, Block] = {}
         self._dead: dict[int, Block] = {}
@@ -88,9 +86,9 @@ class HashIndex:
         if block is None:
             return Match(namespace, self._revision, [])
         self._clock += touch
-        pages = []
-        for position in range(0, len(run) - self._page_bytes + 1, self._page_bytes):
-            child = self._blocks.get(self._digest(block, run, position))
+        pages, page_bytes, find = list[int](), self._page_bytes, self._blocks.get
+        for position in range(0, len(run) - page_bytes + 1, page_bytes):
+            child = find(block.name + run[position : position + page_bytes])
             if child is None:
                 break
             block = child
@@ -99,9 +97,13 @@ class HashIndex:
                 block.last_used = self._clock
         return Match(namespace, self._revision, pages, block, len(pages))
 
-    def _digest(self, parent: Block, run: bytes, position: int) -> bytes:
-        data = parent.digest + run[position : position + self._page_bytes]
-        return blake2b(data, key=self._secret, digest_size=DIGEST_BYTES).digest()
+    def _make(self, key: bytes, page: int, parent: Block | None) -> Block:
+        """A block with a name of its own."""
+        self._num_named += 1
+        end = 0 if parent is None else parent.end + self._pool.page_size
+        block = Block(key, self._num_named.to_bytes(NAME_BYTES, "little"), page, parent, end)
+        block.created = block.last_used = self._clock
+        return block
 
     # ------------------------------------------------------------------------------------------------- users
     def lock(self, match: Match[Block], *, with_source: bool = False, priority: int = 0) -> Lock[Block]:
@@ -110,9 +112,10 @@ class HashIndex:
             raise RuntimeError("a match was locked after the index changed; match again")
         end = match.node
         if end is None:
-            digest = blake2b(match.namespace.encode(), key=self._secret, digest_size=DIGEST_BYTES).digest()
-            end = self._roots.setdefault(match.namespace, Block(digest, -1, None, self._clock, self._pool.page_size))
-            end.namespace = match.namespace
+            end = self._roots.get(match.namespace)
+            if end is None:
+                end = self._roots[match.namespace] = self._make(b"", -1, None)
+                end.namespace = match.namespace
         for block in end.path():
             self._use(block, priority)
         return Lock(end, None)
@@ -146,12 +149,12 @@ class HashIndex:
     def insert(self, handle: Block, run: bytes, pages: Sequence[int], *, priority: int = 0) -> Insertion[Block]:
         """Walk along what is known already, then add a block for each page of the rest."""
         self._clock += 1
-        block, shared = handle, list[int]()
+        block, shared, page_bytes = handle, list[int](), self._page_bytes
         for number, page in enumerate(pages):
-            digest = self._digest(block, run, number * self._page_bytes)
-            child = None if block.is_dead else self._blocks.get(digest)
+            key = block.name + run[number * page_bytes : (number + 1) * page_bytes]
+            child = None if block.is_dead else self._blocks.get(key)
             if child is None:
-                child = self._add(digest, page, block)
+                child = self._add(key, page, block)
             else:
                 child.last_used = self._clock
                 shared.append(child.page)
@@ -159,14 +162,14 @@ class HashIndex:
             block = child
         return Insertion(block, shared, True)
 
-    def _add(self, digest: bytes, page: int, parent: Block) -> Block:
-        block = Block(digest, page, parent, self._clock, self._pool.page_size)
+    def _add(self, key: bytes, page: int, parent: Block) -> Block:
+        block = self._make(key, page, parent)
         block.num_hits = -1  # who computed it did not find it
         parent.num_children += 1
         if block.is_dead:
             self._dead[page] = block
         else:
-            self._blocks[digest] = block
+            self._blocks[key] = block
         self._revision += 1
         self.num_pages += 1
         self.num_evictable += 1  # until its user is counted
@@ -192,7 +195,7 @@ class HashIndex:
 
     def _remove(self, block: Block) -> None:
         self._pool.give_back([block.page])
-        self._dead.pop(block.page, None) if block.is_dead else self._blocks.pop(block.digest)
+        self._dead.pop(block.page, None) if block.is_dead else self._blocks.pop(block.key)
         block.page = -1
         self.num_pages -= 1
         self.num_evictable -= 1

@@ -5,6 +5,7 @@ Does not know what lies between. Invariant: logits have exactly `vocab_size` col
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from sapwood.kernels.api import Norm
@@ -29,6 +30,12 @@ class Vocabulary:
         hidden = self._kernels.embed(token_ids, self._table, self._first_id, self._config.embedding_scale)
         self._group.all_reduce_(hidden)
         return hidden
+
+    def final(self, rows: Tensor) -> Tensor:
+        """`rows` [R, hidden_size] with the final norm: float32, a new tensor."""
+        normed = torch.zeros_like(rows)
+        self._kernels.add(normed, rows, self._norm)
+        return normed
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits that follow `hidden[rows]`: float32 [len(rows), vocab_size]."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from sapwood.core.constraint import GrammarDone
 from sapwood.core.plan import Int32Array, StepResult
+from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 from sapwood.core.transfer import TransferDone
 
@@ -67,6 +68,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     routing_key: str = ""
     queue_timeout_s: float | None = None
     timeout_s: float | None = None
+    pooling: Pooling | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -140,6 +142,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `prompt_logprobs` covers [prompt_start, num_prompt) and comes once. `queue_s`, how long the request waited to be admitted,
     comes with the first id (or the end, when there is none). `cached_below` says how many of the cached tokens came from the
     host's memory and from storage; the rest lay on the device.
+    `vector` (little-endian float32) comes with the end of a request that wanted one.
     """
 
     number: int
@@ -152,6 +155,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: list[TokenLogprobs] | None = None
     queue_s: float | None = None
     cached_below: tuple[int, int] = (0, 0)
+    vector: bytes = b""
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,6 +86,10 @@ class Decoder:
             layer(hidden, step, rows)
         return hidden
 
+    def final(self, rows: Tensor) -> Tensor:
+        """Hidden rows [R, hidden] as they leave the model: with the final norm, float32, the same on every rank."""
+        return self._vocabulary.final(rows)
+
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits for the token after each of `hidden[rows]`: float32 [len(rows), vocab_size], the same on every rank."""
         return self._vocabulary.logits(hidden, rows)

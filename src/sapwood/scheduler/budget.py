@@ -59,6 +59,37 @@ class TokenAllowance:
         return count
 
 
+class WholeAllowance:
+    """So many tokens, but no prompt is cut: the last one may go beyond."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._num_left = num_tokens
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left to begin another prompt with."""
+        return self._num_left <= 0
+
+    def grant(self, first: int, wanted: int) -> int:
+        """All of it."""
+        self._num_left -= wanted
+        return wanted
+
+
+class WholeBudget:
+    """For models whose positions see each other both ways, so that a prompt is computed in one step or not at all."""
+
+    def __init__(self, step_tokens: int | None) -> None:
+        self._step_tokens = UNLIMITED if step_tokens is None else step_tokens
+
+    def observe(self, plan: StepPlan, duration_s: float) -> None:
+        """Nothing to learn."""
+
+    def open(self, decodes: Sequence[RowRun]) -> WholeAllowance:
+        """The same in every step; such models do not decode."""
+        return WholeAllowance(self._step_tokens)
+
+
 class FixedBudget:
     """The same number of tokens in every step (None: no limit)."""
 
@@ -130,6 +161,8 @@ class AutoBudget:
 
 def make_budget(options: SchedulerOptions, page_size: int) -> TokenBudget:
     """The budget that the options ask for."""
+    if options.whole_prompts:
+        return WholeBudget(options.step_token_budget)
     if options.target_itl_s is None:
         return FixedBudget(options.step_token_budget, page_size)
     return AutoBudget(options.target_itl_s, options.step_token_budget, page_size)

@@ -104,7 +104,7 @@ class Custody:
         if num_missing > self.num_available - num_promised or not self.window.fits(request, match, with_source=False):
             return None
         self.tiers.hold(match.host)  # locking and taking pages may push others out of the tiers
-        lock = self.index.lock(match, with_source=use_source, priority=request.priority)
+        lock = self.index.lock(match, with_source=use_source, priority=request.asked_priority)
         source = lock.source
         if source is not None and num_missing > self.num_available - num_promised:
             self.index.unlock(source)
@@ -149,7 +149,7 @@ class Custody:
         """Move pages up to `num_full` to the index; returns those that were duplicates of what it knew."""
         first = resident.num_shared
         run = resident.request.run(first * self._page_size, num_full * self._page_size)
-        pages, priority = resident.pages[first:num_full], resident.request.priority
+        pages, priority = resident.pages[first:num_full], resident.request.asked_priority
         insertion = self.index.insert(resident.handle, run, pages, priority=priority)
         if not insertion.is_taken:
             return []
@@ -208,7 +208,7 @@ class Custody:
         if num_rows and num_kept == num_full:
             tail = resident.request.run(num_confirmed - num_rows, num_confirmed)
             num_kept += self.index.insert_tail(
-                resident.handle, tail, resident.pages[num_full], priority=resident.request.priority
+                resident.handle, tail, resident.pages[num_full], priority=resident.request.asked_priority
             )
         self._let_go(resident)
         self.pool.give_back(resident.pages[num_kept:])

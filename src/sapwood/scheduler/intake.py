@@ -25,6 +25,8 @@ def make_request(submit: Submit, arrival: int, limits: EngineLimits, options: Sc
     params = submit.params
     if params.seed is None:
         params = msgspec.structs.replace(params, seed=submit.number)
+    if submit.pooling is not None:
+        params = msgspec.structs.replace(params, max_new_tokens=0, min_new_tokens=0)
     return Request(
         number=submit.number,
         group=submit.group,
@@ -40,6 +42,7 @@ def make_request(submit: Submit, arrival: int, limits: EngineLimits, options: Sc
         pin=submit.pin,
         pin_s=submit.pin_s,
         routing_key=submit.routing_key,
+        pooling=submit.pooling,
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from math import ceil
 
 from sapwood.core.request import Request
-from sapwood.core.units import div_ceil
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.resident import Resident
 
@@ -53,13 +52,18 @@ class Reservation:
 
     def promised_pages(self, residents: Sequence[Resident]) -> int:
         """Pages beyond those they hold that running requests are expected to need; at least those of their next step."""
-        return sum(self._pages(resident.request, self.ratio, len(resident.pages)) for resident in residents)
+        ratio, pages = self.ratio, self._pages
+        return sum([pages(resident.request, ratio, len(resident.pages)) for resident in residents])
 
     def wanted_pages(self, request: Request) -> int:
         """Pages that a waiting request must find, matched ones included: all its known tokens and its full (clipped) output."""
         return self._pages(request, 1.0, 0)
 
     def _pages(self, request: Request, ratio: float, num_held: int) -> int:
-        left = min(kv_len(request.num_prompt, request.max_len) - request.num_known, self._clip)
-        reserved = max(ceil(left * ratio), 1) if left > 0 else 0
-        return max(div_ceil(request.num_known + reserved, self._page_size) - num_held, 0)
+        known, max_len = request.num_known, request.max_len  # this runs for every running request in every step
+        left = max_len - known - (max_len > request.num_prompt)
+        if left > self._clip:
+            left = self._clip
+        reserved = (ceil(left * ratio) or 1) if left > 0 else 0
+        missing = -(-(known + reserved) // self._page_size) - num_held
+        return missing if missing > 0 else 0

@@ -34,7 +34,7 @@ class SchedulerOptions:
 
     A request that was never admitted ends with a 503 after `queue_timeout_s`, any request with a 408 after `request_timeout_s`,
     both counted from its arrival (None: no limit); a request may bring shorter limits of its own. What happened to the latest
-    `request_timelines` requests can be asked for.
+    `request_timelines` requests can be asked for. `whole_prompts`: no prompt is ever cut into chunks.
     """
 
     step_token_budget: int | None = 2048
@@ -63,6 +63,7 @@ class SchedulerOptions:
     max_reserved_tokens: int = 4096
     follow_tokens: int = 32
     publish_tokens: int = 64
+    whole_prompts: bool = False
 
     @property
     def honours_priority(self) -> bool:

@@ -39,7 +39,15 @@ class PlanBuilder:
         request = resident.request
         logprobs = request.engine_logprobs()
         self._starts.append(
-            SlotStart(resident.slot, request.ids(), request.num_prompt, request.params, logprobs, request.sample_index)
+            SlotStart(
+                resident.slot,
+                request.ids(),
+                request.num_prompt,
+                request.params,
+                logprobs,
+                request.sample_index,
+                request.pooling,
+            )
         )
         request.unwritten = None
         self.write_pages(resident, 0, len(resident.pages))

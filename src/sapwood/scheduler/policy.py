@@ -6,12 +6,12 @@ that an order depends on nothing but the requests, the prefix index, what runs, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sapwood.core.request import Request
 from sapwood.registry import Registry
-from sapwood.scheduler.queue_view import Look, QueueView
+from sapwood.scheduler.queue_view import QueueView
 
 Policy = Callable[[list[Request], QueueView], list[Request]]
 """Orders the waiting requests, which come sorted by seniority (priority, then arrival)."""
@@ -41,19 +41,28 @@ def longest_prefix_match(waiting: list[Request], view: QueueView) -> list[Reques
 def depth_first_by_weight(waiting: list[Request], view: QueueView) -> list[Request]:
     """A walk through the index's tree, into the branch under which most requests wait first, so that those which share a prefix
     run together; a branch's deepest requests come before those that end higher up."""
-    places = _Forest(waiting, view.looks(waiting)).places()
-    return _sorted(waiting, [places[request.number] for request in waiting])
+    forest, unmatched = _Forest(), list[Request]()
+    for node, requests in view.by_node(waiting).items():
+        if node is None:
+            unmatched = requests
+        else:
+            forest.plant(node, requests)
+    order = forest.walk() + unmatched
+    if waiting[0].priority != waiting[-1].priority:
+        order.sort(key=lambda request: -request.priority)
+    return order
 
 
 @policies.register("hrrn")
 def highest_response_ratio_next(waiting: list[Request], view: QueueView) -> list[Request]:
     """The highest ratio of waiting plus service to service, both in tokens: what was computed meanwhile for others, and what the
     request itself may still need."""
+    now = view.num_computed_tokens
     return _sorted(
         waiting,
         [
-            -view.num_waited_tokens(request) / (uncached + request.max_len - request.num_known)
-            for request, uncached in zip(waiting, view.num_uncached(waiting), strict=True)
+            (request.tokens_at_arrival - now) / (request.max_len - cached)
+            for request, cached in zip(waiting, view.num_cached(waiting), strict=True)
         ],
     )
 
@@ -93,25 +102,18 @@ def _sorted(waiting: list[Request], keys: Sequence[Any]) -> list[Request]:
 
 
 class _Forest:
-    """The part of the index's tree that lies above waiting requests; children in the order in which requests, most senior first,
-    lead to them."""
+    """The part of the index's tree that lies above waiting requests; children in the order in which they were planted."""
 
-    def __init__(self, waiting: list[Request], looks: Mapping[int, Look]) -> None:
+    def __init__(self) -> None:
         self._ends: dict[Any, list[Request]] = {}
         self._children: dict[Any, list[Any]] = {}
         self._roots: list[Any] = []
-        self._unmatched: list[Request] = []
-        for request in waiting:
-            look = looks.get(request.number)
-            if look is None or look.node is None:
-                self._unmatched.append(request)
-            else:
-                self._ends.setdefault(look.node, []).append(request)
-                self._climb(look.node)
 
-    def _climb(self, node: Any) -> None:
-        """Make the way from a node to its root known, as far as it is not; each node is entered once."""
-        below = None
+    def plant(self, end: Any, requests: list[Request]) -> None:
+        """Requests whose known prefix ends at node `end`. Its way to the root becomes known as far as it is not, so each node is
+        entered once."""
+        self._ends[end] = requests
+        below, node = None, end
         while node is not None:
             is_known = node in self._children
             children = self._children.setdefault(node, [])
@@ -122,8 +124,8 @@ class _Forest:
             below, node = node, getattr(node, "parent", None)
         self._roots.append(below)
 
-    def places(self) -> dict[int, int]:
-        """The rank of each request in a walk that enters the heaviest branch first and leaves a node's own requests for last."""
+    def walk(self) -> list[Request]:
+        """All requests, the heaviest branch first, a node's own requests after those of its branches."""
         nodes: list[Any] = []
         stack = list(self._roots)
         while stack:
@@ -137,5 +139,4 @@ class _Forest:
         while stack:  # the reverse of "a node, then its branches, lightest first"
             walk.append(stack.pop())
             stack.extend(sorted(self._children[walk[-1]], key=lambda node: -weights[node]))
-        order = [request for node in reversed(walk) for request in self._ends.get(node, ())]
-        return {request.number: place for place, request in enumerate(order + self._unmatched)}
+        return [request for node in reversed(walk) for request in self._ends.get(node, ())]

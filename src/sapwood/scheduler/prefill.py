@@ -21,6 +21,7 @@ from sapwood.scheduler.policy import policies
 from sapwood.scheduler.preemption import Preemptor
 from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.queue_view import QueueView
+from sapwood.scheduler.ranking import Ranking
 from sapwood.scheduler.resident import Resident
 from sapwood.scheduler.roster import Roster
 
@@ -56,8 +57,8 @@ class Prefiller:
         self._reservation = reservation
         self._progress = progress
         self._preemptor = preemptor
-        self._order = policies.get(options.policy)
-        self._view = QueueView(self._look, self._running, custody.pool.page_size, progress, options.seed)
+        view = QueueView(self._look, self._running, custody.pool.page_size, progress, options.seed)
+        self._ranking = Ranking(policies.get(options.policy), roster.waiting, view)
         self._aging_interval = options.aging_interval
         self._num_until_elder = options.aging_interval
         self._max_running = options.max_running_requests
@@ -70,7 +71,8 @@ class Prefiller:
     def fill(self, builder: PlanBuilder, allowance: Allowance) -> None:
         """Rows for as much as is allowed: a prompt that has started goes on first, then the waiting are tried in order."""
         for resident in self._roster.running:
-            if resident.request.num_pending and resident.request.state is RequestState.PREFILLING and not allowance.is_spent:
+            request = resident.request
+            if request.state is RequestState.PREFILLING and request.num_pending and not allowance.is_spent:
                 self._run(builder, resident, allowance)
         self.limit = self._first_limit(allowance)
         if self.limit is Limit.SLOTS and self._preemptor.make_room(self._roster.waiting.first, num_slots=1):
@@ -104,8 +106,8 @@ class Prefiller:
         self._age()
         held_back, highest = -sys.maxsize, self._roster.waiting.first.priority
         leaders, num_followers = self._leaders(), 0
-        for request in self._order(self._roster.waiting.snapshot(), self._view):
-            if request.priority <= held_back:
+        for request in self._ranking.order():
+            if request.priority <= held_back or request.state is not RequestState.WAITING:
                 continue
             if self._custody.tiers.is_awaited(request.number) or self._roster.grammars.is_awaited(request.number):
                 continue
@@ -134,7 +136,7 @@ class Prefiller:
                 continue
             self._start(builder, resident, match, donor, num_rows)
             self._run(builder, resident, allowance)
-            leaders = self._leaders()
+            leaders.append(request)
             num_promised += num_wanted - len(resident.pages)
             limit = self._first_limit(allowance)
             if limit is not Limit.NOTHING:
@@ -197,9 +199,8 @@ class Prefiller:
     # ------------------------------------------------------------------------------------------------- sharing in the batch
     def _leaders(self) -> list[Request]:
         """Running requests of whose prompts a part is not confirmed, and so not yet shared."""
-        if not self._custody.index.is_sharing:
-            return []
-        return [request for request in self._running() if request.num_confirmed < request.num_prompt]
+        running = [resident.request for resident in self._roster.running]
+        return [request for request in running if request.num_confirmed < request.num_prompt]
 
     def _follows(self, request: Request, num_matched: int, leaders: list[Request]) -> bool:
         """Whether one of the `leaders`, whose prompts are just being computed, will have what this request could share beyond
@@ -207,6 +208,8 @@ class Prefiller:
 
         Samples of one group wait for any gain; others only when at least `follow_tokens` are to be shared.
         """
+        if not self._custody.index.is_sharing:
+            return False
         limit = request.match_limit
         for leader in leaders:
             if leader.namespace == request.namespace:

@@ -8,7 +8,7 @@ longer than that, `MAX_REFRESHED` of them); so a short queue is judged by the in
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -72,9 +72,18 @@ class QueueView:
         """How many known tokens of each waiting request are still to be computed."""
         return [request.num_known - cached for request, cached in zip(waiting, self.num_cached(waiting), strict=True)]
 
-    def num_waited_tokens(self, request: Request) -> int:
-        """How many tokens were computed since the request arrived."""
-        return self._progress.num_computed_tokens - request.tokens_at_arrival
+    def by_node(self, waiting: Sequence[Request]) -> dict[Any, list[Request]]:
+        """The waiting requests by the node where their known prefix ends (None: nothing is known), each node's in their order."""
+        looks, groups = self.looks(waiting), defaultdict[Any, list[Request]](list)
+        for request in waiting:
+            look = looks.get(request.number)
+            groups[look and look.node].append(request)
+        return groups
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """How many tokens were computed since the start."""
+        return self._progress.num_computed_tokens
 
     def running_keys(self) -> Counter[str]:
         """How many running requests have each routing key."""

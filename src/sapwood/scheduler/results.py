@@ -24,7 +24,7 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
     if not row.samples:
         if request.num_confirmed < request.num_known or request.max_len > request.num_prompt:
             return None
-        return make_event(request, finish=LENGTH)
+        return make_event(request, finish=LENGTH, vector=result.vectors.get(index, b""))
     token_id, steering = result.token_ids[index], result.steering.get(index, FREE)
     if steering.error:
         return make_event(request, finish=error_finish(InvalidRequest(steering.error)))
@@ -61,7 +61,7 @@ def _extend(request: Request, token_ids: list[int], limits: EngineLimits) -> tup
     return token_ids, None
 
 
-def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
+def make_event(request: Request, *, finish: Finish | None, vector: bytes = b"") -> TokenEvent:
     """An event without new ids."""
     return TokenEvent(
         request.number,
@@ -73,6 +73,7 @@ def make_event(request: Request, *, finish: Finish | None) -> TokenEvent:
         prompt_logprobs=request.report.take(),
         cached_below=request.cached_below,
         queue_s=None if request.num_completion else request.queue_s,
+        vector=vector,
     )
 
 

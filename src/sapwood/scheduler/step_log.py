@@ -174,7 +174,7 @@ class Replay:
 
 def replay(path: str) -> Replay:
     """Make a log's decisions again with a scheduler of its own; raises ConfigError when the file is not a step log."""
-    turns = _Frames(path)
+    turns = StepLogReader(path)
     header = turns.header
     scheduler = Scheduler(header.limits, header.options)
     num_turns = num_steps = num_tokens = 0
@@ -190,7 +190,7 @@ def replay(path: str) -> Replay:
 
 def measured_steps(path: str) -> Iterator[tuple[StepPlan, float]]:
     """The plans of a log, made again, with the seconds that each step was measured to take."""
-    frames = _Frames(path)
+    frames = StepLogReader(path)
     scheduler = Scheduler(frames.header.limits, frames.header.options)
     plans: dict[int, StepPlan] = {}
     for turn in frames:
@@ -205,11 +205,12 @@ def measured_steps(path: str) -> Iterator[tuple[StepPlan, float]]:
 
 def read_turns(path: str) -> Iterator[LoggedTurn]:
     """A log's records, for analysis."""
-    return iter(_Frames(path))
+    return iter(StepLogReader(path))
 
 
-class _Frames:
-    """A file's frames, decoded as they are read."""
+class StepLogReader:
+    """A log's header, and its records, decoded as they are read (once). `is_torn`, at the end: the last one was cut off. Raises
+    ConfigError for what is no step log of this version."""
 
     def __init__(self, path: str) -> None:
         try:

@@ -57,7 +57,7 @@ class Timelines:
         names = ("at_s", "step", "what", "num_tokens", "num_pages")
         return {
             "state": request.state.value,
-            "priority": request.priority,
+            "priority": request.asked_priority,
             "is_elder": request.is_elder,
             "num_prompt_tokens": request.num_prompt,
             "num_completion_tokens": request.num_completion,

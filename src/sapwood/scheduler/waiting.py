@@ -21,6 +21,7 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
+        self.num_removed = 0
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -32,6 +33,12 @@ class WaitingQueue:
     def first(self) -> Request:
         """The most senior request; the queue is not empty."""
         return self._requests[0]
+
+    @property
+    def is_level(self) -> bool:
+        """Whether all but a first that is an elder are equally important; the queue is not empty."""
+        first = self._requests[min(self.first.is_elder, len(self._requests) - 1)]
+        return first.priority == self._requests[-1].priority
 
     def most_junior_unstarted(self) -> Request | None:
         """The request of lowest priority and least age that never ran."""
@@ -59,3 +66,4 @@ class WaitingQueue:
         if index == len(self._requests) or self._requests[index] is not request:
             raise RuntimeError(f"request {request.number} is not in the waiting queue; report this as a bug")
         del self._requests[index]
+        self.num_removed += 1

@@ -19,15 +19,19 @@ from sapwood.server.failures import MethodNotAllowed, RouteNotFound, error_respo
 from sapwood.server.health import health_routes
 from sapwood.server.metrics import metrics_routes
 from sapwood.server.native.admin import admin_routes
+from sapwood.server.native.encode import encode_routes
 from sapwood.server.native.generate import generate_routes
 from sapwood.server.native.info import info_routes
+from sapwood.server.native.score import score_routes
 from sapwood.server.native.sessions import session_routes
 from sapwood.server.native.tokenize import tokenize_routes
 from sapwood.server.ollama.chat import ollama_chat_routes
+from sapwood.server.ollama.embed import ollama_embed_routes
 from sapwood.server.ollama.generate import ollama_generate_routes
 from sapwood.server.ollama.models import ollama_model_routes
 from sapwood.server.openai.chat import chat_routes
 from sapwood.server.openai.completions import completion_routes
+from sapwood.server.openai.embeddings import embedding_routes
 from sapwood.server.openai.models import model_routes
 from sapwood.server.openapi import describe
 from sapwood.server.webpage import page_routes
@@ -44,6 +48,10 @@ FAMILIES = (
     message_routes,
     ollama_chat_routes,
     ollama_generate_routes,
+    ollama_embed_routes,
+    embedding_routes,
+    encode_routes,
+    score_routes,
 )
 
 

@@ -14,6 +14,7 @@ from sapwood.messages.types import Forget, ToWorker, Watch
 from sapwood.parsing.formats import OutputFormat
 from sapwood.tokenizer.chat import ChatOptions
 from sapwood.tokenizer.fim import FimTokens
+from sapwood.tokenizer.frame import PromptFrame
 
 Pieces = list[tuple[str, bool]]
 """One prompt as runs of (text, whether control tokens in it are parsed)."""
@@ -78,8 +79,8 @@ class ServedModel:
 
     `sampling_defaults` (the checkpoint's generation config, by `SamplingParams` names) hold for the OpenAI routes; `facts` are
     shown by `/model_info`, `tokenizer_facts` (special tokens, the chat template) by `/tokenizer_info`. `fim` is there when
-    the model can fill in the middle; `output` is how it writes calls and reasoning, `reads_tools` whether its chat template shows
-    tools to it. `format` and `num_bytes` are those of its files, where it has any.
+    the model can fill in the middle; `frame` surrounds prompts and pairs of texts; `output` is how it writes calls and
+    reasoning, `reads_tools` whether its chat template shows tools to it. `format` and `num_bytes` are those of its files.
     """
 
     name: str
@@ -91,6 +92,7 @@ class ServedModel:
     facts: tuple[tuple[str, Any], ...] = ()
     tokenizer_facts: tuple[tuple[str, Any], ...] = ()
     fim: FimTokens | None = None
+    frame: PromptFrame = PromptFrame()
     output: OutputFormat = OutputFormat()
     reads_tools: bool = False
     format: str = ""

@@ -343,4 +343,5 @@ def _as_submit(record: RequestRecord, packed_ids: bytes) -> Submit:
         routing_key=record.prompt.routing_key,
         queue_timeout_s=record.prompt.queue_timeout_s,
         timeout_s=record.prompt.timeout_s,
+        pooling=record.prompt.pooling,
     )

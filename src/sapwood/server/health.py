@@ -11,6 +11,7 @@ import uuid
 
 from fastapi import APIRouter, Response
 
+from sapwood.core.pooling import Pooling, Task
 from sapwood.core.sampling import SamplingParams
 from sapwood.errors import Unavailable
 from sapwood.server.context import ServerContext
@@ -51,10 +52,12 @@ def _report(state: ServingState, is_good: bool) -> Response:
 
 
 async def _probe(context: ServerContext) -> None:
+    is_text = context.frontend.limits.task is Task.GENERATE
     prompt = PromptRequest(
         rid=f"health-{uuid.uuid4().hex}",
         token_ids=[0],
-        params=SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),
+        params=SamplingParams(max_new_tokens=int(is_text), temperature=0.0, ignore_eos=True),
+        pooling=None if is_text else Pooling(),
         namespace="health",
     )
     stream = context.frontend.open(GenerateRequest((prompt,)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import signal
 import socket
@@ -32,7 +33,7 @@ from sapwood.server.app import create_app
 from sapwood.server.backend import ServedModel
 from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
-from sapwood.server.limits import ServingLimits
+from sapwood.server.limits import serving_limits
 from sapwood.server.link import ReplicaLink
 from sapwood.server.liveness import PROBE_INTERVAL_S, SILENCE_LIMIT_S, Liveness
 from sapwood.server.protocol import protocol_options
@@ -189,14 +190,11 @@ class Replica:
     def _start_serving(self, worker: Ready) -> None:
         settings, info, vocabulary = self._config.server, worker.info, self._model.vocabulary
         self._link.alive = self._has_started = True
+        most = info["max_running_requests"] + settings.max_queued_requests + self._num_displacing()
         self._frontend.start_serving(
-            ServingLimits(
-                context_len=info["context_length"],
-                pool_tokens=info["max_total_num_tokens"],
-                vocab_size=info["vocab_size"],
-                max_open_requests=info["max_running_requests"] + settings.max_queued_requests + self._num_displacing(),
+            dataclasses.replace(
+                serving_limits(info, most),
                 allow_auto_truncate=settings.allow_auto_truncate,
-                has_tiers=info["num_host_pages"] > 0,
                 longest_token_chars=max(len(vocabulary.token_bytes(token_id)) for token_id in range(vocabulary.vocab_size)),
             )
         )
@@ -288,6 +286,7 @@ def served_model(options: ModelOptions, model_path: str, tokenizer: Tokenizer, s
         aliases=tuple(sorted(names)),
         tokenizer_facts=(*sorted(tokenizer.special_token_texts.items()), ("chat_template", tokenizer.chat_template)),
         fim=find_fim(tokenizer),
+        frame=tokenizer.frame,
         output=find_format(settings.tool_call_parser, settings.reasoning_parser, chat.source, frozenset(tokenizer.control_texts)),
         reads_tools=chat.reads_tools,
         format=files[0].suffix.removeprefix(".") if files else "",

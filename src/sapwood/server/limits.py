@@ -6,9 +6,12 @@ Pure checks on numbers; knows nothing of HTTP. Invariant: what can never run is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+from sapwood.core.pooling import Task
 from sapwood.errors import InvalidRequest, Overloaded, Unavailable
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -37,6 +40,7 @@ class ServingLimits:
     """Sizes, in tokens and requests. A request's prompt and completion together must fit `max_request_tokens`.
 
     `has_tiers`: the KV cache has tiers below the device. `longest_token_chars`: no token stands for more characters.
+    Unless `task` is generate, a prompt gives a vector of `vector_size` numbers, for a classifier one for each of `labels`.
     """
 
     context_len: int
@@ -46,6 +50,9 @@ class ServingLimits:
     allow_auto_truncate: bool = False
     has_tiers: bool = False
     longest_token_chars: int = 1024
+    task: Task = Task.GENERATE
+    vector_size: int = 0
+    labels: tuple[str, ...] = ()
 
     @property
     def max_prompt_chars(self) -> int | None:
@@ -56,6 +63,20 @@ class ServingLimits:
     def max_request_tokens(self) -> int:
         """The longest prompt plus completion that can ever run."""
         return min(self.context_len, self.pool_tokens)
+
+
+def serving_limits(info: Mapping[str, Any], max_open_requests: int) -> ServingLimits:
+    """The limits that follow from what a worker says about itself when it is ready."""
+    return ServingLimits(
+        context_len=info["context_length"],
+        pool_tokens=info["max_total_num_tokens"],
+        vocab_size=info["vocab_size"],
+        max_open_requests=max_open_requests,
+        has_tiers=info["num_host_pages"] > 0,
+        task=Task(info["task"]),
+        vector_size=info.get("vector_size", 0),
+        labels=tuple(info.get("labels", ())),
+    )
 
 
 def check_state(state: ServingState) -> None:

@@ -12,11 +12,15 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from sapwood.server.anthropic.schema import AnswerFields, PromptFields
+from sapwood.server.native.encode import EncodeFields
 from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields
+from sapwood.server.native.score import RankingFields, RerankFields, ScoreFields
+from sapwood.server.ollama.embed import EmbedFields, OldEmbedFields
 from sapwood.server.ollama.schema import CallFields as OllamaCallFields
 from sapwood.server.ollama.schema import ChatFields as OllamaChatFields
 from sapwood.server.ollama.schema import GenerateFields as OllamaGenerateFields
 from sapwood.server.ollama.schema import ModelFields
+from sapwood.server.openai.embeddings import ClassifyFields, EmbeddingFields
 from sapwood.server.openai.schema import CallFields, ChatFields, CompletionFields, TokenizeFields
 from sapwood.server.openai.schema import SamplingFields as OpenAISamplingFields
 
@@ -32,6 +36,15 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/api/chat": (OllamaChatFields, OllamaCallFields),
     "/api/generate": (OllamaGenerateFields, OllamaCallFields),
     "/api/show": (ModelFields,),
+    "/api/embed": (EmbedFields,),
+    "/api/embeddings": (OldEmbedFields,),
+    "/v1/embeddings": (EmbeddingFields,),
+    "/v1/classify": (ClassifyFields,),
+    "/encode": (EncodeFields,),
+    "/classify": (EncodeFields,),
+    "/v1/score": (ScoreFields,),
+    "/v1/rerank": (RerankFields,),
+    "/v1/ranking": (RankingFields,),
 }
 _TEMPLATE = "#/components/schemas/{name}"
 

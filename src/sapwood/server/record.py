@@ -47,7 +47,7 @@ class Timings:
     finished_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestRecord:
     """One sample of one prompt. `index` is its choice number in the call; `params` is resolved (n is 1, the seed is set).
     `queue_s` is how long it waited in the worker, None until that is known."""
@@ -70,6 +70,7 @@ class RequestRecord:
     num_retractions: int = 0
     queue_s: float | None = None
     finish: Finish | None = None
+    vector: bytes = b""
     _texts: list[str] = field(default_factory=list)
     _joined: str = ""
     _num_joined: int = 0
@@ -119,6 +120,7 @@ class RequestRecord:
         if self.queue_s is None:
             self.queue_s = news.queue_s
         if news.finish is not None:
+            self.vector = news.vector
             self.close(news.finish, now_s)
         return Reception.TAKEN
 

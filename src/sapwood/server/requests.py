@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sapwood.core.pooling import Pooling, Task
 from sapwood.core.sampling import MAX_TOP_LOGPROBS, LogprobOptions, SamplingParams, validate
 from sapwood.detokenizer.stopping import StopMatcher
 from sapwood.errors import InvalidRequest
@@ -31,7 +32,8 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and what to make of it; `params.n` samples are wanted.
 
     `params.max_new_tokens=None` means that the client gave none: `default_max_new_tokens` then applies, clamped to the room
-    that is left (None: all of it). `namespace` separates prefix-cache entries; the session `pin` keeps the pages for `pin_s`.
+    that is left (None: all of it). With `pooling` the prompt's vector is wanted, and `max_new_tokens` is 0. `namespace`
+    separates prefix-cache entries; the session `pin` keeps the pages for `pin_s`.
     """
 
     rid: str
@@ -46,6 +48,7 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     pin: str = ""
     pin_s: float = 0.0
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ def make_namespace(cache_salt: str | None, extra_key: str | None) -> str:
 
 def resolve(prompt: PromptRequest, limits: ServingLimits) -> PromptRequest:
     """The request with `max_new_tokens` set (and the prompt cut, where the server may); raises InvalidRequest naming a field."""
+    check_task(prompt.pooling is not None, limits.task)
     validate(prompt.params, limits.vocab_size)
     if not 0 < len(prompt.rid) <= MAX_RID_CHARS:
         raise InvalidRequest(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
@@ -84,6 +88,18 @@ def resolve(prompt: PromptRequest, limits: ServingLimits) -> PromptRequest:
     _check_prompt_logprobs(prompt)
     _check_stops(prompt.params)
     return prompt
+
+
+def check_task(wants_vector: bool, task: Task) -> None:
+    """Refuse what the model is not served for, and say what it is served for."""
+    if wants_vector and task is Task.GENERATE:
+        raise InvalidRequest(
+            "this server makes text, not vectors; start it with --is-embedding, or with an embedding model, to ask for these",
+            param="model",
+        )
+    if not wants_vector and task is not Task.GENERATE:
+        routes = "/v1/embeddings or /encode" if task is Task.EMBED else "/v1/classify or /v1/rerank"
+        raise InvalidRequest(f"this server's model does not make text; ask {routes}", param="model")
 
 
 @contextmanager

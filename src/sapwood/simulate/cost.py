@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -18,6 +19,14 @@ from sapwood.scheduler.step_cost import attended, fit_step_times
 from sapwood.scheduler.step_log import measured_steps
 
 MIN_STEPS = 20
+
+
+class StepTimes(Protocol):
+    """How long steps take."""
+
+    def seconds(self, num_tokens: int, num_attended: int) -> float:
+        """The time of a step with so many tokens, which attend to so many positions in all."""
+        ...
 
 
 class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

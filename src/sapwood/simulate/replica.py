@@ -12,7 +12,7 @@ from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.messages.types import StepInputs, TokenEvent, ToWorker
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.scheduler import Scheduler
-from sapwood.simulate.cost import CostModel
+from sapwood.simulate.cost import StepTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,19 @@ class ReplicaTotals:
 
 class Replica:
     """Turned from outside. `completions` holds, by request number, the prompt's length and the ids that will be sampled (the last
-    one again and again when they run out); the caller fills it, and gives requests their number as seed."""
+    one again and again when they run out); the caller fills it, and gives requests their number as seed. `last_plan` is what the
+    latest turn launched."""
 
-    def __init__(self, limits: EngineLimits, options: SchedulerOptions, cost: CostModel, overlap: bool) -> None:
+    def __init__(self, limits: EngineLimits, options: SchedulerOptions, cost: StepTimes, overlap: bool) -> None:
         self.scheduler = Scheduler(limits, options)
         self.now_s = 0.0
         self.num_open = 0
+        self.last_plan: StepPlan | None = None
         self.totals = ReplicaTotals()
         self.completions: dict[int, tuple[int, list[int]]] = {}
         self._cost = cost
         self._overlap = overlap
-        self._inbox: list[ToWorker] = []
+        self.inbox: list[ToWorker] = []
         self._running: Running | None = None
         self._results: list[StepResult] = []
         self._free_s = 0.0
@@ -54,18 +56,19 @@ class Replica:
         """A message reaches the replica; an idle one wakes up."""
         if not self.has_work:
             self.now_s = max(self.now_s, now_s)
-        self._inbox.append(message)
+        self.inbox.append(message)
 
     @property
     def has_work(self) -> bool:
         """Whether a turn of the loop would do anything."""
-        return bool(self._inbox or self._results or self._running is not None or self.scheduler.has_work)
+        return bool(self.inbox or self._results or self._running is not None or self.scheduler.has_work)
 
     def turn(self) -> list[TokenEvent]:
         """One turn of the loop; the events happen at `now_s` as it was when the turn began."""
-        inputs = StepInputs(messages=self._inbox, results=self._results, now_s=self.now_s)
-        self._inbox, self._results = [], []
+        inputs = StepInputs(messages=self.inbox, results=self._results, now_s=self.now_s)
+        self.inbox, self._results = [], []
         outcome = self.scheduler.step(inputs)
+        self.last_plan = outcome.plan
         launched = self._launch(outcome.plan) if outcome.plan is not None else None
         waited = self._running if self._overlap else launched
         self._running = launched if self._overlap else None

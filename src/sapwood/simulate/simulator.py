@@ -62,6 +62,7 @@ class Simulator:
         self._source: Iterator[SimRequest] = iter(workload)
         self._upcoming = next(self._source, None)
         self._later: list[tuple[float, int, SimRequest]] = []
+        self._num_later = 0
         self._backlog: deque[tuple[float, SimRequest]] = deque()
         self._open: dict[int, _Open] = {}
         self._num_submitted = 0
@@ -83,6 +84,11 @@ class Simulator:
                     return self._report()
             elif later_s <= next_s:
                 self._arrive(later_s)
+
+    @property
+    def num_cached_pages(self) -> int:
+        """Pages that the replicas' prefix indexes hold now."""
+        return sum(replica.scheduler.stats().num_cached_pages for replica in self._replicas)
 
     # ------------------------------------------------------------------------------------------------- arrivals
     def _next_arrival_s(self) -> float:
@@ -158,9 +164,9 @@ class Simulator:
             self._num_failed += 1
         else:
             self._latencies["e2e"].add(now_s - opened.asked_s)
-            if opened.request.next_turn is not None:
-                following = opened.request.next_turn
-                heapq.heappush(self._later, (now_s + following.arrival_s, self._num_done, following))
+            for following in opened.request.then:
+                self._num_later += 1
+                heapq.heappush(self._later, (now_s + following.arrival_s, self._num_later, following))
         if self._backlog:
             asked_s, request = self._backlog.popleft()
             self._submit(request, asked_s, now_s)

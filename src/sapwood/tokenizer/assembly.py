@@ -37,8 +37,8 @@ class TokenizerParts:
     """Everything a `Tokenizer` is made of.
 
     `model` is a `tokenizers.models` object; `normalizer` and `pre_tokenizer` are entries in tokenizer.json's form. `prefix_ids`
-    and `suffix_ids` surround a prompt when special tokens are asked for. `chat_templates` maps names to Jinja sources,
-    "default" first among them.
+    and `suffix_ids` surround a prompt when special tokens are asked for, `middle_ids` stand between two texts. `chat_templates`
+    maps names to Jinja sources, "default" first among them.
     """
 
     model: Any
@@ -49,6 +49,7 @@ class TokenizerParts:
     pre_tokenizer: Mapping[str, Any] | None = None
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
+    middle_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(default_factory=dict)

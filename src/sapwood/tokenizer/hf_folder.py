@@ -41,6 +41,7 @@ def _read_parts(folder: Path) -> TokenizerParts:
     added = _added_tokens(description, config, named)
     library = _load_library(path, description, frozenset(token.text for token in added if token.special))
     prefix_ids, suffix_ids = _surrounding_ids(library)
+    middle_ids = _middle_ids(library, len(prefix_ids), len(suffix_ids))
     eos_ids = [library.token_to_id(named["eos_token"])] if "eos_token" in named else []
     for name in ("generation_config.json", "config.json"):
         declared = _read_optional(folder / name).get("eos_token_id")
@@ -54,6 +55,7 @@ def _read_parts(folder: Path) -> TokenizerParts:
         pre_tokenizer=description.get("pre_tokenizer"),
         prefix_ids=prefix_ids,
         suffix_ids=suffix_ids,
+        middle_ids=middle_ids,
         bos_token_id=library.token_to_id(named["bos_token"]) if "bos_token" in named else None,
         eos_token_ids=tuple(dict.fromkeys(token_id for token_id in eos_ids if isinstance(token_id, int))),
         chat_templates=_chat_templates(folder, config),
@@ -133,6 +135,13 @@ def _surrounding_ids(library: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tu
         if full[start : start + len(bare)] == bare:
             return tuple(full[:start]), tuple(full[start + len(bare) :])
     return (), ()
+
+
+def _middle_ids(library: tokenizers.Tokenizer, num_before: int, num_after: int) -> tuple[int, ...]:
+    """What the file's post-processor puts between two texts."""
+    bare = library.encode(_PROBE, add_special_tokens=False).ids
+    full = library.encode(_PROBE, _PROBE, add_special_tokens=True).ids
+    return tuple(full[num_before + len(bare) : len(full) - num_after - len(bare)])
 
 
 def _piece_rule(decoder: Mapping[str, Any] | None) -> PieceRule:

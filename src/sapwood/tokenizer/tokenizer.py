@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 
 from sapwood.tokenizer.assembly import TokenizerParts, build_encoder, prefixes_only_first
+from sapwood.tokenizer.frame import PromptFrame
 from sapwood.tokenizer.pieces import PieceJoiner, PieceTable
 from sapwood.tokenizer.text import valid_text
 
@@ -48,6 +49,11 @@ class Tokenizer:
     def chat_template(self) -> str | None:
         """The default chat template's Jinja source, if the model has one."""
         return self.chat_templates.get("default")
+
+    @property
+    def frame(self) -> PromptFrame:
+        """What surrounds a prompt when special tokens are asked for."""
+        return PromptFrame(self._parts.prefix_ids, self._parts.middle_ids, self._parts.suffix_ids)
 
     @property
     def special_token_texts(self) -> dict[str, str]:

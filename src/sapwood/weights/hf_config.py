@@ -16,6 +16,8 @@ from sapwood.weights.fields import MAX_LAYERS, Fields
 from sapwood.weights.rope import read_rope
 
 MAX_JSON_BYTES = 1 << 26
+MAX_LABELS = 1 << 16
+CLASSIFIER = "ForSequenceClassification"
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 DTYPES = ("float32", "float16", "bfloat16")
 MODEL_TYPES = {"llama": "llama", "mistral": "mistral", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
@@ -76,7 +78,7 @@ def read_hf_config(folder: Path) -> ModelConfig:
         max_position=fields.size("max_position_embeddings"),
         norm_eps=fields.positive("rms_norm_eps", 1e-6),
         activation=_activation(fields, gemma),
-        tie_embeddings=top.flag("tie_word_embeddings", fields.flag("tie_word_embeddings", False)),
+        tie_embeddings=_has_no_head(top) or top.flag("tie_word_embeddings", fields.flag("tie_word_embeddings", False)),
         qkv_bias=bias or architecture == "qwen2",
         output_bias=bias,
         mlp_bias=architecture == "llama" and fields.flag("mlp_bias", False),
@@ -90,7 +92,27 @@ def read_hf_config(folder: Path) -> ModelConfig:
         eos_token_ids=_end_ids(top, fields, generation),
         bos_token_id=bos[0] if bos else None,
         torch_dtype=_dtype(top, fields),
+        labels=read_labels(top),
     )
+
+
+def read_labels(top: Fields) -> tuple[str, ...]:
+    """The classes of a sequence classification model, in the order of its scores; empty for other models."""
+    if not any(str(name).endswith(CLASSIFIER) for name in top.items("architectures")):
+        return ()
+    names = top.section("id2label")
+    if names is None:
+        return tuple(f"LABEL_{index}" for index in range(top.size("num_labels", 2, limit=MAX_LABELS)))
+    try:
+        return tuple(names.text(str(index)) for index in range(len(names.values)))
+    except WeightsError:
+        raise WeightsError(f"{top.source}: 'id2label' must name the classes 0 to {len(names.values) - 1}") from None
+
+
+def _has_no_head(top: Fields) -> bool:
+    """Whether the checkpoint is of a bare model or a classifier: the vocabulary's head is never asked for, so the embedding
+    table stands in for it."""
+    return any(str(name).endswith((CLASSIFIER, "Model")) for name in top.items("architectures"))
 
 
 def read_json(path: Path) -> dict[str, Any]:

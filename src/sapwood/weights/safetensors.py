@@ -35,7 +35,7 @@ class SafetensorsCheckpoint:
         self.config = read_hf_config(folder)
         self.metadata: dict[str, Any] = {}
         self._shards = _find_shards(folder)
-        self._handles = {shard: _open_shard(folder / shard) for shard in self._shards}
+        self._handles = {shard: open_shard(folder / shard) for shard in self._shards}
         self._places = self._locate()
 
     @property
@@ -81,7 +81,7 @@ class SafetensorsCheckpoint:
                 raise WeightsError(f"{self._root}: {shard} lacks {min(missing)!r}, which the index promises; download it again")
             places |= {canonical: (shard, name) for name in present if (canonical := _canonical(name)) is not None}
         for shard, name in places.values():
-            _check_dtype(self._handles[shard].get_slice(name), name)
+            check_dtype(self._handles[shard].get_slice(name), name)
         return places
 
     def _part(self, name: str) -> Any:
@@ -98,7 +98,7 @@ def _canonical(name: str) -> str | None:
             return replacement + name.removeprefix(prefix)
     if name.startswith(_BARE):
         return "model." + name
-    return name if name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")) else None
+    return name if name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.", "score.")) else None
 
 
 def _find_shards(folder: Path) -> dict[str, set[str]]:
@@ -122,7 +122,8 @@ def _find_shards(folder: Path) -> dict[str, set[str]]:
     return shards
 
 
-def _open_shard(path: Path) -> Any:
+def open_shard(path: Path) -> Any:
+    """The safetensors file at `path`, read lazily; raises WeightsError when it is none."""
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
@@ -134,6 +135,7 @@ def _header_bytes(path: Path) -> int:
         return 8 + int.from_bytes(file.read(8), "little")
 
 
-def _check_dtype(part: Any, name: str) -> None:
+def check_dtype(part: Any, name: str) -> None:
+    """Raise WeightsError unless `part`, called `name`, is stored in a type that can be read."""
     if part.get_dtype() not in ELEMENT_BYTES:
         raise WeightsError(f"the tensor {name!r} is stored as {part.get_dtype()}; supported: {', '.join(ELEMENT_BYTES)}")

@@ -30,6 +30,7 @@ from sapwood.weights.checkpoint import Checkpoint
 from sapwood.weights.dummy import DummyCheckpoint
 from sapwood.weights.shapes import EDGE_MATRICES
 from sapwood.weights.slicing import RawTensor
+from sapwood.worker.pooled import PooledModel, decoder_pooler
 from sapwood.worker.tiers import count_host_pages, model_identity
 
 NATIVE_PAGE = 16
@@ -64,6 +65,7 @@ class TorchBackend:
     section: EngineSection
     device: Device
     group: Group
+    pooled: PooledModel | None = None
     name: str = "reference"
 
     @property
@@ -95,7 +97,8 @@ class TorchBackend:
             num_host_pages=count_host_pages(section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
         )
         model = load_model(options, CountedCheckpoint(checkpoint, progress, set()), self.group, self.device)
-        return build_engine(options, model, self.group, self.device)
+        pooler = decoder_pooler(self.pooled, checkpoint, model, self.device) if self.pooled else None
+        return build_engine(options, model, self.group, self.device, pooler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +197,11 @@ def _quantised_bytes(name: str, shape: tuple[int, ...], quantization: str) -> in
     return shape[0] * div_ceil(shape[1], 32) * block_bytes
 
 
-def choose_backend(section: EngineSection, device: Device, group: Group, max_step_tokens: int) -> tuple[Backend, str]:
+def choose_backend(
+    section: EngineSection, device: Device, group: Group, max_step_tokens: int, pooled: PooledModel | None = None
+) -> tuple[Backend, str]:
     """The backend, and why it is this one; raises ConfigError when the one that was asked for cannot run."""
-    reference = TorchBackend(section, device, group)
+    reference = TorchBackend(section, device, group, pooled)
     if section.kernel_backend == "reference":
         if section.quantization != "none":
             message = "needs native kernels; leave it or --kernel-backend reference out"
@@ -204,6 +209,8 @@ def choose_backend(section: EngineSection, device: Device, group: Group, max_ste
         return reference, "--kernel-backend"
     module = _native_module()
     obstacle = _obstacle(section, device, group, module)
+    if pooled is not None:
+        obstacle = "it gives tokens, not the vectors that this model is served for"
     if section.quantization != "none" and (obstacle or module is None):
         needs = f"--quantization {section.quantization} needs native kernels"
         raise ConfigError(f"{needs}, which cannot run: {obstacle}", param="quantization")

@@ -17,20 +17,23 @@ import torch
 
 from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
 from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, as_ids, no_copies
+from sapwood.core.pooling import PoolingKind, Task
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.device import Device, create_device
 from sapwood.distributed.group import Group
 from sapwood.engine.memory import Footprint, MemoryFacts, MemoryOptions, MemoryPlan, format_table, plan_memory
 from sapwood.engine.null import NullEngine, NullOptions
-from sapwood.engine.null_model import null_limits
+from sapwood.engine.null_model import VECTOR_SIZE, null_limits
 from sapwood.scheduler.options import SchedulerOptions, scheduler_options
 from sapwood.scheduler.scheduler import Scheduler
 from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
+from sapwood.weights.encoder import is_encoder
 from sapwood.worker.backends import choose_backend
 from sapwood.worker.grammar_setup import constrain
-from sapwood.worker.grammars import Grammars
+from sapwood.worker.grammars import Grammars, NoGrammars
+from sapwood.worker.pooled import PooledModel, build_encoder, pooled_decoder, warm_up_encoder
 from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
-from sapwood.worker.transfers import Transfers
+from sapwood.worker.transfers import NoTransfers, Transfers
 
 ProgressCallback = Callable[[str, int, int], None]
 WARM_UP_TOKENS = (16, 1)
@@ -63,10 +66,13 @@ def build_worker(
     """Load the model at `path` ("null" for the fake one) and put a scheduler on top; raises ConfigError and WeightsError."""
     if model.is_null:
         return _build_null(model, engine, scheduler, group.rank)
+    if is_encoder(Path(path)):
+        return _build_encoder(model, engine, scheduler, Path(path), group, progress)
     checkpoint = open_checkpoint(Path(path), model.load_format, model.random_seed)
     try:
         device = create_device(engine.device, group.rank)
-        backend, reason = choose_backend(engine, device, group, scheduler.max_prefill_tokens)
+        pooled = pooled_decoder(model, checkpoint)
+        backend, reason = choose_backend(engine, device, group, scheduler.max_prefill_tokens, pooled)
         plan = plan_rank(checkpoint, backend.footprint(checkpoint), (model, engine, scheduler), device, group)
         if group.rank == 0:
             logger.info("kernels %s (%s)\n%s", backend.name, reason, format_table(plan))
@@ -81,6 +87,8 @@ def build_worker(
     }
     transfers = open_transfers(engine.cache, built, identity)
     options = scheduler_options(scheduler, plan.chunked_prefill_size, engine.cache)
+    if pooled is not None:
+        info, options = info | pooled.info, pooled.adjust(options)
     constrained = constrain(built, engine.grammar, model.tokenizer_path or path, group.rank)
     scheduling = Scheduler(built.limits, options)
     return BuiltWorker(scheduling, constrained.engine, options, info, transfers, constrained.grammars)
@@ -143,13 +151,34 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
     null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
     options = scheduler_options(scheduler, NULL_CHUNK_TOKENS, engine.cache)
     transfers = open_transfers(engine.cache, null, fingerprint("null"))
+    info = _info(limits)
+    if model.is_embedding:
+        info |= PooledModel(Task.EMBED, PoolingKind.LAST, VECTOR_SIZE).info
     constrained = constrain(null, engine.grammar, model.tokenizer_path or model.model_path, rank)
     scheduling = Scheduler(limits, options)
-    return BuiltWorker(scheduling, constrained.engine, options, _info(limits), transfers, constrained.grammars)
+    return BuiltWorker(scheduling, constrained.engine, options, info, transfers, constrained.grammars)
+
+
+def _build_encoder(
+    model: ModelOptions,
+    engine: EngineSection,
+    scheduler: SchedulerSection,
+    path: Path,
+    group: Group,
+    progress: ProgressCallback,
+) -> BuiltWorker:
+    device = create_device(engine.device, group.rank)
+    built = build_encoder(model, engine, scheduler, path, group, device)
+    warm_up_encoder(built.engine, progress)
+    info = _info(built.engine.limits) | built.pooled.info | {"kernel_backend": "reference"}
+    options = built.options(scheduler_options(scheduler, built.engine.limits.max_len))
+    scheduling = Scheduler(built.engine.limits, options)
+    return BuiltWorker(scheduling, built.engine, options, info, NoTransfers(), NoGrammars())
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:
     return {
+        "task": Task.GENERATE.value,
         "vocab_size": limits.vocab_size,
         "context_length": limits.max_len,
         "max_running_requests": limits.num_slots,

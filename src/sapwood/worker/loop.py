@@ -42,8 +42,8 @@ def plain(scheduler: Scheduler, engine: Engine, port: Port, log: StepLog) -> Gen
         outcome = scheduler.step(inputs)
         log.add(inputs, outcome.plan)
         port.publish(outcome)
-        results = [engine.launch(outcome.plan).wait()] if outcome.plan else []
         yield
+        results = [engine.launch(outcome.plan).wait()] if outcome.plan else []
 
 
 def overlapped(scheduler: Scheduler, engine: Engine, port: Port, log: StepLog) -> Generator[None]:
@@ -57,6 +57,6 @@ def overlapped(scheduler: Scheduler, engine: Engine, port: Port, log: StepLog) -
         launched = engine.launch(outcome.plan) if outcome.plan else None
         log.add(inputs, outcome.plan)
         port.publish(outcome)
+        yield
         results = [running.wait()] if running else []
         running = launched
-        yield

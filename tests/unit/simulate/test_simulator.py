@@ -111,7 +111,7 @@ def test_generated_workloads_arrive_in_order_and_at_their_rate() -> None:
     arrivals = [item.arrival_s for item in generated("random", num_requests=500, rate=20.0)]
     assert arrivals == sorted(arrivals) and arrivals[-1] == pytest.approx(25.0, rel=0.2)
     assert {item.arrival_s for item in generated("random", num_requests=5, rate=inf)} == {0.0}
-    with pytest.raises(ConfigError, match="multi-turn, random, shared-prefix"):
+    with pytest.raises(ConfigError, match="agents, few-shot, multi-turn, random, shared-prefix, tree-of-thought"):
         workloads.get("nothing")
 
 

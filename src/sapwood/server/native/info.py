@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, Response
 
+from sapwood.core.pooling import Task
 from sapwood.server.context import ServerContext
 from sapwood.server.sse import json_response
 
@@ -21,7 +22,10 @@ def info_routes(context: ServerContext, version: str) -> APIRouter:
             {
                 "model_path": model.path,
                 "served_model_name": model.name,
-                "is_generation": True,
+                "is_generation": frontend.limits.task is Task.GENERATE,
+                "task": frontend.limits.task.value,
+                "vector_size": frontend.limits.vector_size,
+                "labels": list(frontend.limits.labels),
                 "has_chat_template": model.render_chat is not None,
                 "vocab_size": frontend.limits.vocab_size,
                 "max_model_len": frontend.limits.context_len,

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from sapwood.core.pooling import Task
 from sapwood.errors import InvalidRequest
 from sapwood.parsing.formats import NONE
 from sapwood.server.backend import ServedModel
@@ -56,7 +57,7 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
                     "general.context_length": context.frontend.limits.context_len,
                     "general.vocab_size": context.frontend.limits.vocab_size,
                 },
-                "capabilities": _capabilities(model),
+                "capabilities": _capabilities(model, context.frontend.limits.task),
                 "modified_at": since,
             }
         )
@@ -64,19 +65,16 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
     async def tell_version() -> Response:
         return json_response({"version": version})
 
-    async def embed() -> Response:
-        raise InvalidRequest("the model that is served makes text, not embeddings; use /api/chat or /api/generate", param="model")
-
     router.add_api_route("/api/tags", tags, methods=["GET"], summary="The models, for Ollama's clients")
     router.add_api_route("/api/ps", running, methods=["GET"], summary="The loaded models, for Ollama's clients")
     router.add_api_route("/api/show", show, methods=["POST"], summary="One model, for Ollama's clients")
     router.add_api_route("/api/version", tell_version, methods=["GET"], summary="The version, for Ollama's clients")
-    for path in ("/api/embed", "/api/embeddings"):
-        router.add_api_route(path, embed, methods=["POST"], summary="Embeddings: refused", include_in_schema=path == "/api/embed")
     return router
 
 
-def _capabilities(model: ServedModel) -> list[str]:
+def _capabilities(model: ServedModel, task: Task) -> list[str]:
+    if task is not Task.GENERATE:
+        return ["embedding"]
     can = {"insert": model.fim is not None, "tools": model.reads_tools, "thinking": model.output.reasoning_format != NONE}
     return ["completion", *(name for name, is_so in can.items() if is_so)]
 
