@@ -10,7 +10,7 @@
 namespace sapwood {
 
 KvPool::KvPool(const KvShape& shape, int64_t pages) : shape_(shape), pages_(pages) {
-  require(shape.layers > 0 && shape.kv_heads > 0 && shape.head_dim > 0 && shape.head_dim <= 1024,
+  require(shape.layers > 0 && shape.kv_heads > 0 && shape.head_dim > 0 && shape.head_dim <= kMaxHeadDim,
           "a KV pool needs at least one layer and head and a head_dim of 1 to 1024, not " + std::to_string(shape.head_dim));
   require(pages > 0 && pages < (int64_t(1) << 27), "a KV pool needs 1 to 2^27 pages, not " + std::to_string(pages));
   for (int layer = 0; layer < shape.layers; layer++) layers_.emplace_back(size_t(pages * shape.page_bytes()));
@@ -23,38 +23,53 @@ void KvPool::check_location(int64_t location) const {
 
 void KvPool::store(int layer, int64_t location, int kv_head, const float* key, const float* value) const {
   std::byte* at = page(layer, location / kPageTokens, kv_head);
-  const int token = int(location % kPageTokens);
-  const KernelTable& table = kernels();
-  table.store_key(shape_.type, key, shape_.head_dim, at, token);
-  table.store_value(shape_.type, value, shape_.head_dim, at + shape_.key_bytes() + token * shape_.padded_dim() * kv_bytes(shape_.type));
+  kernels().store_token({shape_.type, key, value, shape_.head_dim, shape_.padded_dim(), at, int(location % kPageTokens)});
 }
+
+namespace {
+
+float number(KvType type, const std::byte* at, int64_t index) {
+  if (type == KvType::kF32) return reinterpret_cast<const float*>(at)[index];
+  if (type == KvType::kF16) return half_to_float(reinterpret_cast<const uint16_t*>(at)[index]);
+  return float(reinterpret_cast<const int8_t*>(at)[index]);
+}
+
+// Column t of a row-major matrix of 16 columns becomes column s of another.
+void copy_column(const std::byte* from, int64_t s, std::byte* to, int64_t t, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; r++)
+    std::memcpy(to + (r * kPageTokens + t) * width, from + (r * kPageTokens + s) * width, size_t(width));
+}
+
+}  // namespace
 
 void KvPool::load(int layer, int64_t location, int kv_head, float* key, float* value) const {
   const std::byte* at = page(layer, location / kPageTokens, kv_head);
-  const int64_t token = location % kPageTokens, values = shape_.key_bytes() / kv_bytes(shape_.type);
+  const auto* scales = reinterpret_cast<const uint16_t*>(at + shape_.code_bytes());
+  const int64_t token = location % kPageTokens, groups = scale_groups(shape_.head_dim);
   for (int d = 0; d < shape_.head_dim; d++) {
-    const int64_t k = int64_t(d) * kPageTokens + token, v = values + token * shape_.padded_dim() + d;
-    if (shape_.type == KvType::kF32) {
-      key[d] = reinterpret_cast<const float*>(at)[k], value[d] = reinterpret_cast<const float*>(at)[v];
-    } else {
-      key[d] = half_to_float(reinterpret_cast<const uint16_t*>(at)[k]), value[d] = half_to_float(reinterpret_cast<const uint16_t*>(at)[v]);
-    }
+    key[d] = number(shape_.type, at, int64_t(d) * kPageTokens + token);
+    value[d] = number(shape_.type, at + shape_.key_bytes(), token * shape_.padded_dim() + d);
+    if (shape_.type != KvType::kI8) continue;
+    key[d] *= half_to_float(scales[d / kScaleDims * kPageTokens + token]);
+    value[d] *= half_to_float(scales[groups * kPageTokens + token * groups + d / kScaleDims]);
   }
 }
 
+void KvPool::copy_token(const std::byte* source, int64_t s, std::byte* target, int64_t t) const {
+  const int64_t row = shape_.padded_dim() * kv_bytes(shape_.type), scale_row = shape_.scale_bytes() / kPageTokens;
+  copy_column(source, s, target, t, shape_.head_dim, kv_bytes(shape_.type));
+  std::memmove(target + shape_.key_bytes() + t * row, source + shape_.key_bytes() + s * row, size_t(row));
+  const int64_t scales = shape_.code_bytes(), value_scales = scales + shape_.scale_bytes();
+  copy_column(source + scales, s, target + scales, t, scale_row / 2, 2);
+  std::memmove(target + value_scales + t * scale_row, source + value_scales + s * scale_row, size_t(scale_row));
+}
+
 void KvPool::copy_tokens(const int32_t* from, const int32_t* to, int64_t count) const {
-  const int64_t width = kv_bytes(shape_.type), row = shape_.padded_dim() * width;
   for (int64_t i = 0; i < count; i++) check_location(from[i]), check_location(to[i]);
   for (int layer = 0; layer < shape_.layers; layer++)
     for (int head = 0; head < shape_.kv_heads; head++)
-      for (int64_t i = 0; i < count; i++) {
-        const std::byte* source = page(layer, from[i] / kPageTokens, head);
-        std::byte* target = page(layer, to[i] / kPageTokens, head);
-        const int64_t s = from[i] % kPageTokens, t = to[i] % kPageTokens;
-        for (int64_t d = 0; d < shape_.head_dim; d++)
-          std::memcpy(target + (d * kPageTokens + t) * width, source + (d * kPageTokens + s) * width, size_t(width));
-        std::memmove(target + shape_.key_bytes() + t * row, source + shape_.key_bytes() + s * row, size_t(row));
-      }
+      for (int64_t i = 0; i < count; i++)
+        copy_token(page(layer, from[i] / kPageTokens, head), from[i] % kPageTokens, page(layer, to[i] / kPageTokens, head), to[i] % kPageTokens);
 }
 
 }  // namespace sapwood

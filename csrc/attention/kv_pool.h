@@ -1,6 +1,6 @@
 // Owns: the memory of the KV pages of every layer, and how a raw token location maps into it.
 //
-//   location = page * 16 + token         layer -> page -> kv head:   [ K: head_dim x 16 | V: 16 x padded_dim ]
+//   location = page * 16 + token         layer -> page -> kv head:   [ K: head_dim x 16 | V: 16 x padded_dim | 8 bits: scales ]
 //
 // Invariant: memory starts as zeros and only finite rows of the request that owns a page should be stored; a page is read up
 // to the tokens that its request has stored and no further, so what an earlier owner left behind never matters.
@@ -18,7 +18,9 @@ struct KvShape {
   KvType type;
   int padded_dim() const { return (head_dim + 15) / 16 * 16; }
   int64_t key_bytes() const { return int64_t(head_dim) * kPageTokens * kv_bytes(type); }
-  int64_t head_bytes() const { return key_bytes() + int64_t(padded_dim()) * kPageTokens * kv_bytes(type); }
+  int64_t code_bytes() const { return key_bytes() + int64_t(padded_dim()) * kPageTokens * kv_bytes(type); }
+  int64_t scale_bytes() const { return type == KvType::kI8 ? int64_t(scale_groups(head_dim)) * kPageTokens * 2 : 0; }  // of K, or of V
+  int64_t head_bytes() const { return code_bytes() + 2 * scale_bytes(); }
   int64_t page_bytes() const { return head_bytes() * kv_heads; }
 };
 
@@ -41,6 +43,7 @@ class KvPool : public std::enable_shared_from_this<KvPool> {
   void check_location(int64_t location) const;  // throws Error outside the pool
 
  private:
+  void copy_token(const std::byte* source, int64_t s, std::byte* target, int64_t t) const;
   KvShape shape_;
   int64_t pages_;
   std::vector<Buffer> layers_;

@@ -34,6 +34,21 @@ nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> packed_bytes_of(nb::handle se
   return {reinterpret_cast<const uint8_t*>(weight.data()), {weight.size_bytes()}, self};
 }
 
+KvType kv_type_named(const std::string& name) {
+  require(name == "f16" || name == "f32" || name == "i8", "KV type '" + name + "' is unknown; use f16, f32 or i8");
+  return name == "f16" ? KvType::kF16 : name == "f32" ? KvType::kF32 : KvType::kI8;
+}
+
+// keys and values [kv_heads, head_dim] -> the location's rows in one layer, rounded to the pool's type.
+void write_token(const KvPool& pool, int layer, int64_t location, Matrix keys, Matrix values) {
+  const KvShape& s = pool.shape();
+  pool.check_location(location);
+  require(layer >= 0 && layer < s.layers, "there is no layer " + std::to_string(layer));
+  for (const Matrix& m : {keys, values})
+    require(int(m.shape(0)) == s.kv_heads && int(m.shape(1)) == s.head_dim, "a token has kv_heads x head_dim numbers");
+  for (int h = 0; h < s.kv_heads; h++) pool.store(layer, location, h, keys.data() + int64_t(h) * s.head_dim, values.data() + int64_t(h) * s.head_dim);
+}
+
 nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>> host_bytes_of(nb::handle self) {
   const HostPages& host = nb::cast<const HostPages&>(self);
   return {reinterpret_cast<uint8_t*>(host.data()), {size_t(host.pages()), size_t(host.page_bytes())}, self};
@@ -108,11 +123,12 @@ NB_MODULE(_native, m) {
 
   nb::class_<KvPool>(m, "KvPool", "KV pages of all layers; 16 tokens per page.")
       .def(nb::new_([](int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype) {
-             require(dtype == "f16" || dtype == "f32", "KV type '" + dtype + "' is unknown; use f16 or f32");
-             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, dtype == "f16" ? KvType::kF16 : KvType::kF32}, pages);
+             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, kv_type_named(dtype)}, pages);
            }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16")
       .def_prop_ro("pages", &KvPool::pages)
       .def_prop_ro("size_bytes", &KvPool::size_bytes)
+      .def("write_token", &write_token, nb::arg("layer"), nb::arg("location"), nb::arg("keys"), nb::arg("values"),
+           "Stores float32 [kv_heads, head_dim] keys and values; not while a stream runs.")
       .def("read_token", [](const KvPool& pool, int layer, int64_t location) {
              const KvShape& s = pool.shape();
              pool.check_location(location);

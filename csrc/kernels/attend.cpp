@@ -17,56 +17,125 @@
 namespace sapwood::SAPWOOD_ISA {
 namespace {
 
-struct HalfKv {
-  using Number = uint16_t;
-  static SAPWOOD_INLINE F read(const Number* p) { return load_half(p); }
-};
-struct FloatKv {
-  using Number = float;
-  static SAPWOOD_INLINE F read(const Number* p) { return load(p); }
+struct Pair {
+  F low, high;
 };
 
-constexpr int kWidenFrom = 7;  // vectors from which a page of halves is widened once instead of once per tile
+// Where a pass reads a page: `at(k)` is row k, 16 numbers wide.
+struct FloatRows {
+  const float* rows;
+  int64_t stride;
+  SAPWOOD_INLINE Pair at(int k) const { return {load(rows + k * stride), load(rows + k * stride + 8)}; }
+};
+struct HalfRows {
+  const uint16_t* rows;
+  int64_t stride;
+  SAPWOOD_INLINE Pair at(int k) const { return {load_half(rows + k * stride), load_half(rows + k * stride + 8)}; }
+};
+struct CodeRows {  // code * scale, the same product whether or not the page is widened first
+  const int8_t* rows;
+  int64_t stride;
+  const float* scales;  // K: [group][16], a scale for each lane. V: [16], a scale for each row
+  SAPWOOD_INLINE static Pair scaled(const int8_t* p, F low, F high) { return {mul(load_s8(p), low), mul(load_s8(p + 8), high)}; }
+};
+struct KeyCodes : CodeRows {
+  SAPWOOD_INLINE Pair at(int k) const {
+    const float* s = scales + k / kScaleDims * kPageTokens;
+    return scaled(rows + k * stride, load(s), load(s + 8));
+  }
+};
+struct ValueCodes : CodeRows {
+  SAPWOOD_INLINE Pair at(int k) const {
+    const F s = all(scales[k]);
+    return scaled(rows + k * stride, s, s);
+  }
+};
 
-template <class T, int R>
-SAPWOOD_NOINLINE void outer_tile(const typename T::Number* b, int64_t b_stride, int k_count, const float* a, int64_t a_stride, float* out, int64_t stride, bool first) {
+// One kv head's page by type: its K as rows of dimensions, its V as rows of tokens (16 dimensions from `d` on).
+template <class Number, class Rows>
+struct PlainPage {
+  static constexpr bool kIsWide = sizeof(Number) == 4;
+  using Keys = Rows;
+  using Values = Rows;
+  const ChunkArgs& args;
+  const Number* page;
+  PlainPage(const ChunkArgs& a, int p) : args(a), page(reinterpret_cast<const Number*>(a.pages[p])) {}
+  void open_keys() {}
+  void open_values() {}
+  Keys keys() const { return {page, kPageTokens}; }
+  Values values(int d) const { return {page + args.head_dim * kPageTokens + d, args.padded_dim}; }
+};
+using HalfPage = PlainPage<uint16_t, HalfRows>;
+using FloatPage = PlainPage<float, FloatRows>;
+
+struct CodePage {
+  static constexpr bool kIsWide = false;
+  using Keys = KeyCodes;
+  using Values = ValueCodes;
+  const ChunkArgs& args;
+  const int8_t* page;
+  int groups;
+  float scales[kMaxScaleGroups * kPageTokens];  // widened: of K as they lie, of V [group][16]
+  CodePage(const ChunkArgs& a, int p) : args(a), page(reinterpret_cast<const int8_t*>(a.pages[p])), groups(scale_groups(a.head_dim)) {}
+  const uint16_t* stored(int part) const {
+    return reinterpret_cast<const uint16_t*>(page + (args.head_dim + args.padded_dim) * kPageTokens) + part * groups * kPageTokens;
+  }
+  void open_keys() {
+    for (int i = 0; i < groups * kPageTokens; i += 8) store(scales + i, load_half(stored(0) + i));
+  }
+  void open_values() {
+    for (int t = 0; t < kPageTokens; t++)
+      for (int g = 0; g < groups; g++) scales[g * kPageTokens + t] = half_to_float(stored(1)[t * groups + g]);
+  }
+  Keys keys() const { return {{page, kPageTokens, scales}}; }
+  Values values(int d) const {
+    return {{page + args.head_dim * kPageTokens + d, args.padded_dim, scales + d / kScaleDims * kPageTokens}};
+  }
+};
+
+constexpr int kWidenFrom = 7;  // vectors from which a page of fewer bits is widened once instead of once per tile
+
+template <class Rows, int R>
+SAPWOOD_NOINLINE void outer_tile(const Rows b, int k_count, const float* a, int64_t a_stride, float* out, int64_t stride, bool first) {
   F acc[R][2];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < 2; c++) acc[r][c] = first ? zero() : load(out + r * stride + 8 * c);
-  for (int k = 0; k < k_count; k++, b += b_stride) {
-    const F b0 = T::read(b), b1 = T::read(b + 8);
+  for (int k = 0; k < k_count; k++) {
+    const Pair row = b.at(k);
 SAPWOOD_UNROLL(8)
     for (int r = 0; r < R; r++) {
       const F x = all(a[r * a_stride + k]);
-      acc[r][0] = fma(b0, x, acc[r][0]);
-      acc[r][1] = fma(b1, x, acc[r][1]);
+      acc[r][0] = fma(row.low, x, acc[r][0]);
+      acc[r][1] = fma(row.high, x, acc[r][1]);
     }
   }
   for (int r = 0; r < R; r++)
     for (int c = 0; c < 2; c++) store(out + r * stride + 8 * c, acc[r][c]);
 }
 
-template <class T>
-void score_page(const ChunkArgs& args, const typename T::Number* k_page, int page) {
+template <class Rows>
+void score_page(const ChunkArgs& args, const Rows& keys, int page) {
   for_tiles<6>(args.count, [&](auto height, int i) {
-    outer_tile<T, height.value>(k_page, kPageTokens, args.head_dim, args.queries + int64_t(i) * args.head_dim, args.head_dim,
-                                args.scores + i * kChunkTokens + page * kPageTokens, kChunkTokens, true);
+    outer_tile<Rows, height.value>(keys, args.head_dim, args.queries + int64_t(i) * args.head_dim, args.head_dim,
+                                   args.scores + i * kChunkTokens + page * kPageTokens, kChunkTokens, true);
   });
 }
 
-template <class T>
-void weigh_page(const ChunkArgs& args, const typename T::Number* v_page, int page, int tokens, bool first) {
-  for (int d = 0; d < args.padded_dim; d += 16)
-    for_tiles<6>(args.count, [&](auto height, int i) {
-      outer_tile<T, height.value>(v_page + d, args.padded_dim, tokens, args.scores + i * kChunkTokens + page * kPageTokens, kChunkTokens,
-                                  args.output + int64_t(i) * args.padded_dim + d, args.padded_dim, first);
-    });
+template <class Rows>
+void weigh_part(const ChunkArgs& args, const Rows& values, int d, int page, int tokens) {
+  for_tiles<6>(args.count, [&](auto height, int i) {
+    outer_tile<Rows, height.value>(values, tokens, args.scores + i * kChunkTokens + page * kPageTokens, kChunkTokens,
+                                   args.output + int64_t(i) * args.padded_dim + d, args.padded_dim, page == args.first_page);
+  });
 }
 
-template <class T>
-const float* widen(const typename T::Number* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; i += 8) store(to + i, T::read(from + i));
-  return to;
+template <class Rows>
+FloatRows widen(const Rows& from, int count, float* to, int64_t stride) {
+  for (int k = 0; k < count; k++) {
+    const Pair row = from.at(k);
+    store(to + k * stride, row.low), store(to + k * stride + 8, row.high);
+  }
+  return {to, stride};
 }
 
 void fetch(const std::byte* from, int64_t bytes) {
@@ -99,30 +168,35 @@ void soften(const ChunkArgs& args, int i) {
   args.sum[i] = sum_of(l);
 }
 
-template <class T>
+template <class Page>
 void attend(const ChunkArgs& args) {
-  using Number = typename T::Number;
-  const int64_t k_count = int64_t(args.head_dim) * kPageTokens, v_count = int64_t(args.padded_dim) * kPageTokens;
-  const bool widened = sizeof(Number) == 2 && args.count >= kWidenFrom;
+  const int64_t k_bytes = int64_t(args.head_dim) * kPageTokens * kv_bytes(args.type);
+  const int64_t v_bytes = int64_t(args.padded_dim) * kPageTokens * kv_bytes(args.type);
+  const bool widened = !Page::kIsWide && args.count >= kWidenFrom;
   for (int p = args.first_page; p < args.end_page; p++) {
-    const auto* k_page = reinterpret_cast<const Number*>(args.pages[p]);
-    if (p + 1 < args.end_page) fetch(args.pages[p + 1], k_count * int64_t(sizeof(Number)));
-    if (widened) score_page<FloatKv>(args, widen<T>(k_page, k_count, args.page), p);
-    else score_page<T>(args, k_page, p);
-    fetch(reinterpret_cast<const std::byte*>(k_page + k_count), v_count * int64_t(sizeof(Number)));
+    Page page(args, p);
+    page.open_keys();
+    if (p + 1 < args.end_page) fetch(args.pages[p + 1], k_bytes);
+    if (widened) score_page(args, widen(page.keys(), args.head_dim, args.page, kPageTokens), p);
+    else score_page(args, page.keys(), p);
+    fetch(args.pages[p] + k_bytes, v_bytes);
   }
   for (int i = 0; i < args.count; i++) soften(args, i);
   for (int p = args.first_page; p < args.end_page; p++) {
-    const auto* v_page = reinterpret_cast<const Number*>(args.pages[p]) + k_count;
+    Page page(args, p);
+    page.open_values();
     const int left = args.tokens - p * kPageTokens, tokens = left < kPageTokens ? left : kPageTokens;
-    if (widened) weigh_page<FloatKv>(args, widen<T>(v_page, int64_t(tokens) * args.padded_dim, args.page), p, tokens, p == args.first_page);
-    else weigh_page<T>(args, v_page, p, tokens, p == args.first_page);
+    for (int d = 0; d < args.padded_dim; d += 16) {
+      if (widened) weigh_part(args, widen(page.values(d), tokens, args.page, 16), d, p, tokens);
+      else weigh_part(args, page.values(d), d, p, tokens);
+    }
   }
 }
 
 void attend_chunk(const ChunkArgs& args) {
-  if (args.type == KvType::kF16) attend<HalfKv>(args);
-  else attend<FloatKv>(args);
+  if (args.type == KvType::kI8) attend<CodePage>(args);
+  else if (args.type == KvType::kF16) attend<HalfPage>(args);
+  else attend<FloatPage>(args);
 }
 
 void fold_partial(const FoldArgs& f) {

@@ -1,4 +1,5 @@
-// Owns: the argument structs of the attention and row-rotation kernels. See kernels/attend.cpp for the drawing.
+// Owns: the argument structs of the attention and row-rotation kernels, and how one kv head's page is laid out.
+// See kernels/attend.cpp for the drawing.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,13 +8,26 @@ namespace sapwood {
 
 constexpr int kPageTokens = 16, kChunkTokens = 128, kChunkPages = kChunkTokens / kPageTokens;
 
-enum class KvType : uint8_t { kF16, kF32 };
-inline int64_t kv_bytes(KvType type) { return type == KvType::kF16 ? 2 : 4; }
+enum class KvType : uint8_t { kF16, kF32, kI8 };
+inline int64_t kv_bytes(KvType type) { return type == KvType::kF32 ? 4 : type == KvType::kF16 ? 2 : 1; }
+
+// 8-bit pages: code * scale, one half-float scale for each token, head and group of dimensions, behind the codes.
+//   [ K: head_dim x 16 | V: 16 x padded_dim | scales of K: group x 16 | scales of V: 16 x group ]
+constexpr int kScaleDims = 32, kMaxHeadDim = 1024, kMaxScaleGroups = kMaxHeadDim / kScaleDims;
+inline int scale_groups(int head_dim) { return (head_dim + kScaleDims - 1) / kScaleDims; }
+
+struct StoreArgs {  // one token's key and value of one kv head
+  KvType type;
+  const float *key, *value;  // [head_dim]
+  int head_dim, padded_dim;
+  std::byte* page;           // of this kv head
+  int token;                 // 0..15
+};
 
 // One kv head against one absolute chunk of 128 tokens, for `count` query vectors (rows x heads of the group).
 struct ChunkArgs {
   KvType type;
-  const std::byte* pages[kChunkPages];  // of this kv head: K [head_dim][16], then V [16][padded_dim]
+  const std::byte* pages[kChunkPages];  // of this kv head: K [head_dim][16], then V [16][padded_dim], then any scales
   int first_page, end_page;             // pages that any vector can see
   int tokens;                           // tokens of the chunk that any vector can see end before this
   int head_dim, padded_dim;

@@ -1,5 +1,4 @@
-// Owns: what happens to one head of one row between its projection and attention: bias, RMSNorm, rotation (RoPE), and the
-// store into the KV pool.
+// Owns: what happens to one head of one row between its projection and attention: bias, RMSNorm, rotation (RoPE).
 //
 //   rotation, half-split:   x[i]           <- x[i] cos_i - x[i + r/2] sin_i          i in [0, r/2), r = rotary_dim
 //                           x[i + r/2]     <- x[i + r/2] cos_i + x[i] sin_i
@@ -46,41 +45,10 @@ void prepare_head(const HeadArgs& h) {
   if (h.cosine != nullptr) rotate(h.x, h.cosine, h.sine, h.rotary_dim / 2);
 }
 
-// page: K [head_dim][16], token in 0..15
-void store_key(KvType type, const float* x, int head_dim, std::byte* page, int token) {
-  if (type == KvType::kF32) {
-    float* k = reinterpret_cast<float*>(page) + token;
-    for (int d = 0; d < head_dim; d++) k[d * kPageTokens] = x[d];
-    return;
-  }
-  uint16_t* k = reinterpret_cast<uint16_t*>(page) + token;
-  int d = 0;
-  for (; d + 8 <= head_dim; d += 8) {
-    uint16_t halves[8];
-    store_half(halves, load(x + d));
-    for (int j = 0; j < 8; j++) k[(d + j) * kPageTokens] = halves[j];
-  }
-  for (; d < head_dim; d++) k[d * kPageTokens] = float_to_half(x[d]);
-}
-
-// row: one token of V, [padded_dim]
-void store_value(KvType type, const float* x, int head_dim, std::byte* row) {
-  if (type == KvType::kF32) {
-    std::memcpy(row, x, size_t(head_dim) * sizeof(float));
-    return;
-  }
-  uint16_t* v = reinterpret_cast<uint16_t*>(row);
-  int d = 0;
-  for (; d + 8 <= head_dim; d += 8) store_half(v + d, load(x + d));
-  for (; d < head_dim; d++) v[d] = float_to_half(x[d]);
-}
-
 }  // namespace
 
 void fill_head_kernels(KernelTable& table) {
   table.prepare_head = prepare_head;
-  table.store_key = store_key;
-  table.store_value = store_value;
 }
 
 }  // namespace sapwood::SAPWOOD_ISA

@@ -56,8 +56,7 @@ struct KernelTable {
   void (*fold_partial)(const FoldArgs&);
   void (*finish_vector)(const float* output, float sum, int head_dim, float* out);
   void (*prepare_head)(const HeadArgs&);
-  void (*store_key)(KvType type, const float* x, int head_dim, std::byte* page, int token);
-  void (*store_value)(KvType type, const float* x, int head_dim, std::byte* row);
+  void (*store_token)(const StoreArgs&);
   void (*soft_cap)(float* x, int64_t n, float cap);  // x = cap * tanh(x / cap)
 float (*largest)(const float* x, int64_t n);       // NaN is passed over; -inf where nothing is left
   // Weights w = e^((x - highest) / temperature), and the sum of round(w * 2^44) over those with w >= lightest.

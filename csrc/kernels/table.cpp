@@ -14,6 +14,7 @@ const KernelTable& table() {
     fill_row_kernels(t);
     fill_logit_kernels(t);
     fill_head_kernels(t);
+    fill_store_kernels(t);
     fill_attention_kernels(t);
     return t;
   }();

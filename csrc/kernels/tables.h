@@ -10,6 +10,7 @@ void fill_float_linears(KernelTable& table);
 void fill_row_kernels(KernelTable& table);
 void fill_logit_kernels(KernelTable& table);
 void fill_head_kernels(KernelTable& table);
+void fill_store_kernels(KernelTable& table);
 void fill_attention_kernels(KernelTable& table);
 
 }  // namespace sapwood::SAPWOOD_ISA

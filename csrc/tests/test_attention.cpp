@@ -131,7 +131,7 @@ Model model_of(int q, int kv, int hd, int window = 0, float cap = 0) { return {q
 }  // namespace
 
 TEST(attention_agrees_with_fp64) {
-  for (KvType type : {KvType::kF16, KvType::kF32})
+  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI8})
     for (const Model& m : {model_of(9, 3, 64), model_of(4, 1, 128), model_of(2, 2, 256), model_of(6, 2, 40), model_of(4, 2, 64, 50), model_of(4, 2, 64, 0, 20.f),
                            model_of(4, 1, 64, 130, 5.f), model_of(64, 1, 16)}) {
       const World w(m, type, {1, 150, 291}, 0, 4);
@@ -144,7 +144,7 @@ TEST(attention_agrees_with_fp64) {
 }
 
 TEST(attention_is_the_same_alone_batched_chunked_and_threaded) {
-  for (KvType type : {KvType::kF16, KvType::kF32})
+  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI8})
     for (const Model& m : {model_of(9, 3, 64), model_of(4, 2, 40, 33), model_of(4, 2, 64, 200, 10.f)}) {
       const std::vector<int> lengths{300, 17, 129, 1, 256};
       const World w(m, type, lengths, 0, 7);
@@ -174,7 +174,7 @@ TEST(attention_is_the_same_alone_batched_chunked_and_threaded) {
 }
 
 TEST(shared_prefix_pages_give_the_same_bits_as_private_passes) {
-  for (KvType type : {KvType::kF16, KvType::kF32}) {
+  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI8}) {
     const Model m = model_of(9, 3, 64);
     const std::vector<int> lengths{530, 513, 600, 514, 700, 530, 531};
     const World w(m, type, lengths, 512, 12);
@@ -211,10 +211,62 @@ TEST(plan_shares_exactly_the_common_whole_chunks) {
 }
 
 TEST(kernels_of_every_isa_attend_alike) {
-  const World w(model_of(6, 2, 64), KvType::kF16, {200}, 0, 3);
-  const auto best = step(w, {{0, 150, 200}}, 1);
-  select_kernels("portable");
-  const auto plain = step(w, {{0, 150, 200}}, 1);
-  select_kernels("auto");
-  CHECK(test::same_bits(best.data(), plain.data(), best.size()));
+  for (KvType type : {KvType::kF16, KvType::kI8})
+    for (const Model& m : {model_of(6, 2, 64), model_of(3, 1, 40)}) {
+      const World w(m, type, {200}, 0, 3);
+      const auto best = step(w, {{0, 150, 200}}, 1);
+      select_kernels("portable");
+      const World stored_plainly(m, type, {200}, 0, 3);
+      const auto plain = step(stored_plainly, {{0, 150, 200}}, 1);
+      select_kernels("auto");
+      CHECK(test::same_bits(best.data(), plain.data(), best.size()));
+    }
+}
+
+TEST(eight_bits_are_the_nearest_code_of_each_group) {
+  test::Random random(5);
+  for (int dim : {1, 8, 31, 32, 40, 64, 96, 200}) {
+    const KvPool pool({2, 2, dim, KvType::kI8}, 2);
+    CHECK(pool.shape().page_bytes() == 2 * 16 * (dim + pool.shape().padded_dim() + 4 * scale_groups(dim)));
+    std::vector<float> k(static_cast<size_t>(dim)), v(k), k_back(k), v_back(k);
+    for (int64_t location = 0; location < 32; location++) {
+      for (int d = 0; d < dim; d++) k[size_t(d)] = random.gauss() * (d % 7 ? 1.f : 100.f), v[size_t(d)] = random.gauss() * 0.01f;
+      pool.store(1, location, 1, k.data(), v.data());
+      pool.load(1, location, 1, k_back.data(), v_back.data());
+      for (const auto& [x, y] : {std::pair{&k, &k_back}, std::pair{&v, &v_back}})
+        for (int first = 0; first < dim; first += kScaleDims) {
+          float largest = 0;
+          const int end = std::min(dim, first + kScaleDims);
+          for (int d = first; d < end; d++) largest = std::max(largest, std::fabs((*x)[size_t(d)]));
+          for (int d = first; d < end; d++) CHECK(std::fabs((*x)[size_t(d)] - (*y)[size_t(d)]) <= largest / 127 * 0.505f + largest * 0.001f);
+        }
+    }
+  }
+}
+
+TEST(eight_bits_keep_zero_and_spread_nan) {
+  const KvPool pool({1, 1, 40, KvType::kI8}, 1);
+  std::vector<float> zero(40), bad(40, 1.f), key(40), value(40);
+  bad[35] = std::numeric_limits<float>::quiet_NaN();
+  pool.store(0, 3, 0, zero.data(), bad.data());
+  pool.load(0, 3, 0, key.data(), value.data());
+  for (int d = 0; d < 40; d++) CHECK(key[size_t(d)] == 0 && (d < 32 ? std::fabs(value[size_t(d)] - 1.f) < 0.001f : std::isnan(value[size_t(d)])));
+}
+
+TEST(copied_tokens_are_equal_to_the_bit) {
+  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI8}) {
+    const World w(model_of(4, 2, 40), type, {64}, 0, 9);
+    const auto row = [&](int32_t location, int head) {
+      std::vector<float> out(80);
+      w.pool.load(0, location, head, out.data(), out.data() + 40);
+      return out;
+    };
+    const std::vector<int32_t> from{w.tables[0][3], w.tables[0][20], w.tables[0][47]}, to{w.tables[0][50], w.tables[0][61], w.tables[0][46]};
+    std::vector<std::vector<float>> truth;
+    for (int32_t location : from)
+      for (int h : {0, 1}) truth.push_back(row(location, h));
+    w.pool.copy_tokens(from.data(), to.data(), 3);
+    for (size_t i = 0; i < 3; i++)
+      for (int h : {0, 1}) CHECK(test::same_bits(row(to[i], h).data(), truth[2 * i + size_t(h)].data(), 80));
+  }
 }

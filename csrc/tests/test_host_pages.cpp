@@ -39,7 +39,7 @@ std::vector<std::byte> bytes(const KvPool& pool, int64_t page) {
 }  // namespace
 
 TEST(pages_come_back_from_the_host_to_the_bit) {
-  for (KvType type : {KvType::kF16, KvType::kF32})
+  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI8})
     for (int span : {1, 3})
       for (int lanes : {1, 2, 7}) {
         const KvPool pool({kLayers, kHeads, 20, type}, 12);

@@ -26,6 +26,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("offline",),
     ("pump",),
     ("llm",),
+    ("library",),
     ("lang",),
     ("sapwood",),
     ("simulate",),

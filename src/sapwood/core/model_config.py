@@ -77,7 +77,11 @@ class ModelConfig:
     def num_layers(self) -> int:
         return len(self.layers)
 
-    def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1) -> int:
-        """Bytes of K and V that one token takes on one rank in all layers; heads are replicated when ranks exceed them."""
+    def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1, scale_dims: int = 0) -> int:
+        """Bytes of K and V that one token takes on one rank in all layers; heads are replicated when ranks exceed them.
+
+        Every `scale_dims` elements of a head share a scale of two bytes (0: none).
+        """
         heads = div_ceil(self.num_kv_heads, tp_size)  # of the rank that holds most, where they do not divide evenly
-        return 2 * self.num_layers * heads * self.head_dim * element_bytes
+        scale_bytes = 2 * div_ceil(self.head_dim, scale_dims) if scale_dims else 0
+        return 2 * self.num_layers * heads * (self.head_dim * element_bytes + scale_bytes)

@@ -42,11 +42,13 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the model takes on one rank: weights in bytes, and bytes per element of activations and of the KV store."""
+    """What the model takes on one rank: weights in bytes, and bytes per element of activations and of the KV store, of whose
+    elements every `kv_scale_dims` share a scale (0: there are none)."""
 
     weight_bytes: int
     compute_element_bytes: int
     kv_element_bytes: int
+    kv_scale_dims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def plan_memory(
     activations = activation_bytes(config, footprint, context if chunk == -1 else chunk, running, tp_size)
     activations += running * context * TABLE_BYTES_PER_POSITION
     room = available - footprint.weight_bytes - activations
-    token_bytes = config.kv_bytes_per_token(footprint.kv_element_bytes, tp_size)
+    token_bytes = config.kv_bytes_per_token(footprint.kv_element_bytes, tp_size, footprint.kv_scale_dims)
     pool = _Pool(options, facts, footprint.weight_bytes, activations, available, room, token_bytes)
     num_pages = pool.num_pages(2 * running * align_up(context, options.page_size), reasons)
     if options.max_running_requests is None:

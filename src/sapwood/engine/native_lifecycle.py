@@ -35,8 +35,8 @@ def create_native_engine(
 ) -> NativeEngine:
     """An engine for steps of at most `max_rows` tokens on `threads` threads. What `cache` lacks is packed, and kept there.
 
-    `kv_dtype` is f16 or f32. Raises ConfigError for limits that the native engine does not have, WeightsError for a checkpoint
-    that it cannot pack.
+    `kv_dtype` is f16, f32 or i8. Raises ConfigError for limits that the native engine does not have, WeightsError for a
+    checkpoint that it cannot pack.
     """
     if limits.page_size % _native.PAGE_TOKENS:
         raise ConfigError(

@@ -22,6 +22,7 @@ from sapwood.server.native.admin import admin_routes
 from sapwood.server.native.encode import encode_routes
 from sapwood.server.native.generate import generate_routes
 from sapwood.server.native.info import info_routes
+from sapwood.server.native.parse import parse_routes
 from sapwood.server.native.score import score_routes
 from sapwood.server.native.sessions import session_routes
 from sapwood.server.native.tokenize import tokenize_routes
@@ -33,6 +34,7 @@ from sapwood.server.openai.chat import chat_routes
 from sapwood.server.openai.completions import completion_routes
 from sapwood.server.openai.embeddings import embedding_routes
 from sapwood.server.openai.models import model_routes
+from sapwood.server.openai.responses import response_routes
 from sapwood.server.openapi import describe
 from sapwood.server.webpage import page_routes
 
@@ -42,9 +44,11 @@ FAMILIES = (
     session_routes,
     tokenize_routes,
     admin_routes,
+    parse_routes,
     chat_routes,
     completion_routes,
     model_routes,
+    response_routes,
     message_routes,
     ollama_chat_routes,
     ollama_generate_routes,

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 
 from sapwood.server.anthropic.schema import AnswerFields, PromptFields
 from sapwood.server.native.encode import EncodeFields
-from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields
+from sapwood.server.native.schema import AbortFields, DetokenizeFields, GenerateFields, ParseCallFields, SeparateReasoningFields
 from sapwood.server.native.score import RankingFields, RerankFields, ScoreFields
 from sapwood.server.ollama.embed import EmbedFields, OldEmbedFields
 from sapwood.server.ollama.schema import CallFields as OllamaCallFields
@@ -21,6 +21,8 @@ from sapwood.server.ollama.schema import ChatFields as OllamaChatFields
 from sapwood.server.ollama.schema import GenerateFields as OllamaGenerateFields
 from sapwood.server.ollama.schema import ModelFields
 from sapwood.server.openai.embeddings import ClassifyFields, EmbeddingFields
+from sapwood.server.openai.responses_schema import PromptFields as ResponsePromptFields
+from sapwood.server.openai.responses_schema import ResponseFields
 from sapwood.server.openai.schema import CallFields, ChatFields, CompletionFields, TokenizeFields
 from sapwood.server.openai.schema import SamplingFields as OpenAISamplingFields
 
@@ -29,8 +31,12 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/abort_request": (AbortFields,),
     "/tokenize": (TokenizeFields,),
     "/detokenize": (DetokenizeFields,),
+    "/parse_function_call": (ParseCallFields,),
+    "/separate_reasoning": (SeparateReasoningFields,),
     "/v1/chat/completions": (ChatFields, CallFields, OpenAISamplingFields),
     "/v1/completions": (CompletionFields, CallFields, OpenAISamplingFields),
+    "/v1/responses": (ResponsePromptFields, ResponseFields),
+    "/v1/responses/input_tokens": (ResponsePromptFields,),
     "/v1/messages": (PromptFields, AnswerFields),
     "/v1/messages/count_tokens": (PromptFields,),
     "/api/chat": (OllamaChatFields, OllamaCallFields),

@@ -35,7 +35,9 @@ from sapwood.worker.tiers import count_host_pages, model_identity
 
 NATIVE_PAGE = 16
 """Tokens in one page of the native KV layout; the scheduler's pages must be made of whole ones."""
-NATIVE_KV = {"auto": "f16", "float16": "f16", "float32": "f32"}
+NATIVE_KV = {"auto": "f16", "float16": "f16", "float32": "f32", "int8": "i8"}
+NATIVE_KV_BYTES = {"f16": 2, "f32": 4, "i8": 1}
+NATIVE_SCALE_DIMS = {"i8": 32}
 
 
 class Backend(Protocol):
@@ -120,8 +122,8 @@ class NativeBackend:
         if self.section.quantization != "none" and checkpoint.file is not None:
             why = f"{checkpoint.file.name} is a GGUF file, which stays as it is quantised"
             raise ConfigError(f"--quantization {self.section.quantization}: {why}; leave it out", param="quantization")
-        kv_bytes = 2 if NATIVE_KV[self.section.kv_cache_dtype] == "f16" else 4
-        return Footprint(self._weight_bytes(checkpoint), 4, kv_bytes)
+        kv_type = NATIVE_KV[self.section.kv_cache_dtype]
+        return Footprint(self._weight_bytes(checkpoint), 4, NATIVE_KV_BYTES[kv_type], NATIVE_SCALE_DIMS.get(kv_type, 0))
 
     def _weight_bytes(self, checkpoint: Checkpoint) -> int:
         if self.section.quantization == "none":
@@ -202,23 +204,31 @@ def choose_backend(
 ) -> tuple[Backend, str]:
     """The backend, and why it is this one; raises ConfigError when the one that was asked for cannot run."""
     reference = TorchBackend(section, device, group, pooled)
+    needs, param = _native_only(section)
     if section.kernel_backend == "reference":
-        if section.quantization != "none":
-            message = "needs native kernels; leave it or --kernel-backend reference out"
-            raise ConfigError(f"--quantization {section.quantization} {message}", param="quantization")
+        if needs:
+            raise ConfigError(f"{needs} needs native kernels; leave it or --kernel-backend reference out", param=param)
         return reference, "--kernel-backend"
     module = _native_module()
     obstacle = _obstacle(section, device, group, module)
     if pooled is not None:
         obstacle = "it gives tokens, not the vectors that this model is served for"
-    if section.quantization != "none" and (obstacle or module is None):
-        needs = f"--quantization {section.quantization} needs native kernels"
-        raise ConfigError(f"{needs}, which cannot run: {obstacle}", param="quantization")
+    if needs and (obstacle or module is None):
+        raise ConfigError(f"{needs} needs native kernels, which cannot run: {obstacle}", param=param)
     if module is not None and not obstacle:
         return NativeBackend(section, module, max_step_tokens), f"compiled; runs on {module._native.isa()}"
     if section.kernel_backend == "native":
         raise ConfigError(f"--kernel-backend native cannot run: {obstacle}", param="kernel_backend")
     return reference, f"not native: {obstacle}"
+
+
+def _native_only(section: EngineSection) -> tuple[str, str]:
+    """An option, as it was typed, that only native kernels know, and its name; two empty strings where there is none."""
+    if section.quantization != "none":
+        return f"--quantization {section.quantization}", "quantization"
+    if section.kv_cache_dtype == "int8":
+        return "--kv-cache-dtype int8", "kv_cache_dtype"
+    return "", ""
 
 
 def _obstacle(section: EngineSection, device: Device, group: Group, module: ModuleType | None) -> str:
@@ -230,7 +240,7 @@ def _obstacle(section: EngineSection, device: Device, group: Group, module: Modu
     if section.page_size % NATIVE_PAGE:
         return f"its pages hold {NATIVE_PAGE} tokens; take a --page-size that is a multiple"
     if section.dtype not in ("auto", "float32") or section.kv_cache_dtype not in NATIVE_KV:
-        return "it computes in float32 with a float16 or float32 KV cache; leave --dtype and --kv-cache-dtype out"
+        return "it computes in float32 with a KV cache of float16, float32 or int8; leave --dtype and --kv-cache-dtype out"
     return "" if module else "it was not built; install a C++ compiler and run scripts/install again"
 
 

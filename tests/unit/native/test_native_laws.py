@@ -69,10 +69,11 @@ def real_engine(threads: int) -> NativeEngine:
     return create_native_engine(checkpoint, limits, max_rows=8192, kv_dtype="f16", threads=threads)
 
 
-@pytest.fixture(scope="module", params=["random", pytest.param("real", marks=pytest.mark.real_model)])
+@pytest.fixture(scope="module", params=["random", "int8 pages", pytest.param("real", marks=pytest.mark.real_model)])
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
-    if request.param == "random":
-        engines, requests = {n: make_native(n) for n in (1, 2)}, make_requests(VOCAB_SIZE, 32, 180, 24)
+    if request.param != "real":
+        kv_dtype = "f16" if request.param == "random" else "i8"
+        engines, requests = {n: make_native(n, kv_dtype=kv_dtype) for n in (1, 2)}, make_requests(VOCAB_SIZE, 32, 180, 24)
     else:
         engines = {n: real_engine(n) for n in (1, 2)}
         requests = make_requests(engines[1].limits.vocab_size, 32, 200, 10)

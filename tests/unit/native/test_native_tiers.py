@@ -55,7 +55,7 @@ def files(engine: NativeEngine, folder: Path) -> StorageTransfers:
     return StorageTransfers(FileStorage(StorageOptions(str(folder), FINGERPRINT, pages.shape[1], 1 << 28)), pages)
 
 
-@pytest.fixture(scope="module", params=["f16", "f32"])
+@pytest.fixture(scope="module", params=["f16", "f32", "i8"])
 def truth(request: pytest.FixtureRequest) -> tuple[str, list[object]]:
     """KV type, and what each request gets alone without any cache or tier."""
     engine = make_native(kv_dtype=request.param)
@@ -90,8 +90,10 @@ def test_files_give_the_same_bits_now_and_after_a_restart(
         first = in_turn(hand, requests(0))
         assert contents(first) == alone
         if life and policy != "write_through_selective":
-            assert sum(one.num_cached for one in first) > 600
-            assert hand.stats().cached_storage_tokens_total > 600
+            assert (
+                sum(one.num_cached for one in first) > 300
+            )  # how many depends on how fast the disk takes what few host pages hold
+            assert hand.stats().cached_storage_tokens_total > 300
         assert contents(list(hand.run(requests(100)).values())) == alone
         hand.leave()
 

@@ -12,6 +12,7 @@ import pytest
 from sapwood.config.raw import from_mapping
 from sapwood.config.resolve import HostFacts, resolve
 from sapwood.config.sections import EngineSection
+from sapwood.core.model_config import ModelConfig
 from sapwood.device import create_device
 from sapwood.distributed.group import SoloGroup
 from sapwood.errors import ConfigError
@@ -82,10 +83,24 @@ def test_the_reference_can_be_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("only", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}])
 @pytest.mark.parametrize("options", [{"kernel_backend": "reference"}, {"page_size": 8}])
-def test_the_reference_does_not_quantise(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="--quantization int8 needs native kernels"):
-        choose_backend(section(quantization="int8", **options), CPU, SoloGroup(), 1024)
+def test_the_reference_does_not_quantise(options: dict[str, Any], only: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="int8 needs native kernels") as caught:
+        choose_backend(section(**only, **options), CPU, SoloGroup(), 1024)
+    assert caught.value.param == next(iter(only))
+
+
+@pytest.mark.usefixtures("built")
+def test_eight_bit_pages_take_little_more_than_half() -> None:
+    stored = SimpleNamespace(file=None, nbytes=9999)
+    config = SimpleNamespace(num_kv_heads=2, num_layers=2, head_dim=64)
+    found = {}
+    for kind in ("float32", "auto", "int8"):
+        backend, _ = choose_backend(section(kv_cache_dtype=kind), CPU, SoloGroup(), 1024)
+        taken = backend.footprint(stored)  # type: ignore[arg-type]
+        found[kind] = ModelConfig.kv_bytes_per_token(config, taken.kv_element_bytes, 1, taken.kv_scale_dims)  # type: ignore[arg-type]
+    assert found == {"float32": 2 * 4 * 64 * 4, "auto": 2 * 4 * 64 * 2, "int8": 2 * 4 * (64 + 4)}  # K and V of 4 heads in all
 
 
 @pytest.mark.usefixtures("built")

@@ -77,6 +77,9 @@ class KvPool:
     def pages(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
+    def write_token(self, layer: int, location: int, keys: NDArray[numpy.float32], values: NDArray[numpy.float32]) -> None:
+        """Stores float32 [kv_heads, head_dim] keys and values; not while a stream runs."""
+
     def read_token(self, layer: int, location: int) -> NDArray[numpy.float32]:
         """float32 [2 * kv_heads, head_dim]: keys, then values."""
 

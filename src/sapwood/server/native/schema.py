@@ -103,6 +103,21 @@ class AbortFields(msgspec.Struct, kw_only=True):
     abort_message: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
 
 
+class ParseCallFields(msgspec.Struct, kw_only=True):
+    """The body of `/parse_function_call`: a text, the functions that it may call, and the parser (default: the model's)."""
+
+    text: str
+    tools: list[Any]
+    tool_call_parser: Key | None = None
+
+
+class SeparateReasoningFields(msgspec.Struct, kw_only=True):
+    """The body of `/separate_reasoning`: a text, and the parser (default: the model's)."""
+
+    text: str
+    reasoning_parser: Key | None = None
+
+
 class DetokenizeFields(msgspec.Struct, kw_only=True):
     """The body of `/detokenize`: ids, or a list of lists of them."""
 
