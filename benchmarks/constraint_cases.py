@@ -175,12 +175,12 @@ def ebnf_cases(count: int, seed: int) -> list[Case]:
 
 
 def _sums(chance: random.Random) -> Case:
-    signs = chance.sample("+-*/%", 2)
+    signs = "".join(chance.sample("+*/%", 2))
     grammar = (
-        f'root ::= term (op term){{1,{chance.randint(1, 4)}}}\nop ::= " "? [{re.escape("".join(signs))}] " "?\n'
+        f'root ::= term (op term){{1,{chance.randint(1, 4)}}}\nop ::= " "? [{signs}] " "?\n'
         'term ::= number | "(" number op number ")"\nnumber ::= [1-9] [0-9]{0,2}\n'
     )
-    term, op = r"(?:[1-9][0-9]{0,2})", f" ?[{re.escape(''.join(signs))}] ?"
+    term, op = r"(?:[1-9][0-9]{0,2})", f" ?[{re.escape(signs)}] ?"
     term = f"(?:{term}|\\({term}{op}{term}\\))"
     return Case("ebnf", grammar, lambda text: re.fullmatch(f"{term}(?:{op}{term})+", text) is not None)
 
