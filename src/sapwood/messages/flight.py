@@ -7,6 +7,7 @@ also after the worker was killed. Invariant: a record that was being written whe
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sapwood.core.plan import StepPlan
+from sapwood.errors import ConfigError
 
 NUM_STEPS = 200
 MAX_ROWS = 8192
@@ -55,9 +57,16 @@ class FlightRecorder:
     """The writing end."""
 
     def __init__(self, path: str, clock: Callable[[], float]) -> None:
-        with Path(path).open("wb+") as file:
-            file.truncate(_NUM_BYTES)
-            self._map = mmap.mmap(file.fileno(), _NUM_BYTES)
+        """Raises ConfigError when the disk is full: a mapped file without room would end the process when it is written."""
+        try:
+            with Path(path).open("wb+") as file:
+                os.posix_fallocate(file.fileno(), 0, _NUM_BYTES)
+                self._map = mmap.mmap(file.fileno(), _NUM_BYTES)
+        except OSError as error:
+            reason = f"{error.strerror}; it needs {_NUM_BYTES >> 10} KiB"
+            raise ConfigError(
+                f"the record of steps cannot be kept at {path} ({reason}); make room there, or set TMPDIR"
+            ) from None
         self._clock = clock
         self._turn = 0
         _HEADER.pack_into(self._map, 0, _MAGIC, 0, -1)

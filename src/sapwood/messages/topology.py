@@ -12,6 +12,8 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sapwood.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -72,5 +74,14 @@ class Topology:
 
 
 def create_topology() -> Topology:
-    """A topology in a fresh folder with mode 0700; short, since socket paths end at about 100 characters."""
-    return Topology(str(Path(tempfile.mkdtemp(prefix="sapwood-"))))
+    """A topology in a fresh folder with mode 0700; short, since socket paths end at about 100 characters.
+
+    Raises ConfigError where there is no place for the folder.
+    """
+    try:
+        return Topology(str(Path(tempfile.mkdtemp(prefix="sapwood-"))))
+    except OSError as error:
+        reason = error.strerror or "it cannot be written"
+        raise ConfigError(
+            f"no folder for sockets can be made in $TMPDIR or /tmp ({reason}); make room there, or set TMPDIR"
+        ) from None

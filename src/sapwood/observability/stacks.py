@@ -21,8 +21,14 @@ ANSWER_S = 0.5
 
 
 def keep_stacks(path: str) -> None:
-    """Write this process's stacks to the file at `path` when it crashes in native code, or is sent `ASK_SIGNAL`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    """Write this process's stacks to the file at `path` when it crashes in native code, or is sent `ASK_SIGNAL`.
+
+    Where the file cannot be made, they go to standard error.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    except OSError:
+        descriptor = sys.stderr.fileno()
     faulthandler.enable(descriptor, all_threads=True)
     faulthandler.register(ASK_SIGNAL, descriptor, all_threads=True)
 
