@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from typing import Any
 
 import pytest
 from serverkit import House, ask, make_house
+from test_tool_calls import chat, choice_of, speaking
 
 from sapwood.core.constraint import MAX_CONSTRAINT_BYTES, Constraint
 from sapwood.errors import InvalidRequest
 from sapwood.grammar.check import ConstraintChecker
 from sapwood.messages.types import Submit
+from sapwood.parsing.formats import OutputFormat
+from sapwood.server.app import create_app
 
 CHAT, COMPLETIONS, GENERATE, OLLAMA = "/v1/chat/completions", "/v1/completions", "/generate", "/api/chat"
 MESSAGES = "/v1/messages"
@@ -201,6 +205,31 @@ def test_malice_is_answered_within_a_second_or_so(name: str) -> None:
     longest_s = asyncio.run(judge())
     assert time.monotonic() - began < 4.0, "the limit is one second; a loaded machine gets more"
     assert longest_s < 1.0
+
+
+def test_a_forced_call_is_a_constraint() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        house = speaking('[{"name": "f", "parameters": {"a": 1}}]')
+        answer = choice_of(house, tools=[tool], tool_choice=choice)
+        [call] = answer["message"]["tool_calls"]
+        assert call["function"]["name"] == "f" and json.loads(call["function"]["arguments"]) == {"a": 1}
+        constraint = house.backend.sent_of(Submit)[0].params.constraint
+        assert constraint.kind == "json_schema" and '"const":"f"' in constraint.text
+    reply = chat(speaking("x"), tools=[tool], tool_choice="required", response_format={"type": "json_object"})
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == "tool_choice"
+    bad = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+    reply = chat(speaking("x"), tools=[bad], tool_choice="required")
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == "tools"
+
+
+def test_a_constraint_begins_when_the_model_has_thought() -> None:
+    house = make_house()
+    model = dataclasses.replace(house.context.model, output=OutputFormat(reasoning_format="qwen3"))
+    context = dataclasses.replace(house.context, model=model)
+    house.app = create_app(context)
+    assert post(CHAT, house, regex="a+").status_code == 200
+    assert house.backend.sent_of(Submit)[0].params.constraint.starts_after == tuple(b"</think>")
 
 
 def test_constraints_can_be_switched_off() -> None:

@@ -34,7 +34,10 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def validate_constraint(constraint: Constraint, vocab_size: int) -> None:
     """Raise InvalidRequest for what is too long or not in the vocabulary; whether it compiles is not looked at."""
-    size = len(constraint.text.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(constraint.text.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{constraint.kind} holds half of a surrogate pair; send text", param=constraint.kind) from None
     if size > MAX_CONSTRAINT_BYTES:
         message = f"{constraint.kind} has {size} bytes, {MAX_CONSTRAINT_BYTES} are the limit; make it smaller"
         raise InvalidRequest(message, param=constraint.kind)

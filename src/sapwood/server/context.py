@@ -15,6 +15,7 @@ from sapwood.config.sections import ServerSection
 from sapwood.core.sampling import SamplingParams
 from sapwood.errors import InvalidRequest, UnknownModel
 from sapwood.grammar.check import ConstraintChecker
+from sapwood.server.answers import Reading
 from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.body import Decoder, T, read_body
 from sapwood.server.constraints import Wanted
@@ -65,6 +66,16 @@ class ServerContext:
         with named_as(wanted.names):
             await self.constraints.check(wanted.constraint, self.frontend.limits.vocab_size)
         return msgspec.structs.replace(params, constraint=wanted.constraint)
+
+    async def shape(self, reading: Reading, params: SamplingParams) -> SamplingParams:
+        """The parameters for an answer that is to be read so: calls that are forced are a constraint, and a constraint begins
+        when the model has thought."""
+        params = await self.constrain(reading.params(params), reading.forced(params))
+        end = reading.form.thought_end(reading.prompt_end)
+        if params.constraint is None or not end:
+            return params
+        ids = tuple(await self.encode([(end, True)], add_special=False, name="prompt"))
+        return msgspec.structs.replace(params, constraint=msgspec.structs.replace(params.constraint, starts_after=ids))
 
     def fim(self) -> FimTokens:
         """The tokens for filling in the middle; raises InvalidRequest for a model that cannot."""

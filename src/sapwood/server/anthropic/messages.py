@@ -67,7 +67,7 @@ def message_routes(context: ServerContext) -> APIRouter:
             prompt = PromptRequest(
                 rid=f"msg_{uuid.uuid4().hex}",
                 token_ids=asked.chat.token_ids,
-                params=reading.params(await context.constrain(_params(context, fields), _wanted(fields))),
+                params=await context.shape(reading, await context.constrain(_params(context, fields), _wanted(fields))),
                 priority=context.settings.default_priority,
             )
             interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE

@@ -117,7 +117,7 @@ async def answer(
     prompt = PromptRequest(
         rid=f"ollama-{uuid.uuid4().hex}",
         token_ids=token_ids,
-        params=reading.params(call.params),
+        params=await context.shape(reading, call.params),
         default_max_new_tokens=call.limit,
         priority=context.settings.default_priority,
     )
