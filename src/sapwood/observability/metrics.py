@@ -125,6 +125,8 @@ class Metrics:
         self._between = Histogram("inter_token_latency_seconds", "Between the updates of one request.", _STEP_BUCKETS)
         self._queued = Histogram("request_queue_time_seconds", "From arrival at the worker to admission.", _WAIT_BUCKETS)
         self._whole = Histogram("e2e_request_latency_seconds", "From receipt to the end.", _WAIT_BUCKETS)
+        self._deaths: dict[str, int] = {}
+        self._recovery = Histogram("recovery_seconds", "From a process's death until every request goes on.", _WAIT_BUCKETS)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -132,12 +134,15 @@ class Metrics:
         """The newest statistics of the scheduler (read when scraped, not before)."""
         self._stats = stats
 
-    def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
-        """One request got tokens, `interval_s` after it was received (the first ones) or after the last ones."""
+    def observe_tokens(self, interval_s: float, is_first: bool, queue_s: float | None = None) -> None:
+        """One request got tokens, `interval_s` after it was received (the first ones) or after the last ones; `queue_s` is how
+        long it waited to be admitted, observed with the first ones."""
         (self._first if is_first else self._between).observe(interval_s)
+        if is_first and queue_s is not None:
+            self._queued.observe(queue_s)
 
     def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:
-        """One request ended: stop, length, abort or error; `queue_s` is how long it waited to be admitted, if it was."""
+        """One request ended: stop, length, abort or error; `queue_s` is how long one without tokens waited to be admitted."""
         if queue_s is not None:
             self._queued.observe(queue_s)
         self._ends[kind] = self._ends.get(kind, 0) + 1
@@ -146,6 +151,14 @@ class Metrics:
     def observe_response(self, status: int) -> None:
         """One HTTP response was begun."""
         self._responses[str(status)] = self._responses.get(str(status), 0) + 1
+
+    def observe_death(self, process: str) -> None:
+        """A process died and is started again."""
+        self._deaths[process] = self._deaths.get(process, 0) + 1
+
+    def observe_recovery(self, duration_s: float) -> None:
+        """Everything is back."""
+        self._recovery.observe(duration_s)
 
     def render(self) -> bytes:
         """All metrics as Prometheus text."""
@@ -156,10 +169,11 @@ class Metrics:
         if self._stats is not None:
             for reading in READINGS:
                 yield self._single(reading.kind, reading.name, reading.help, reading.read(self._stats))
-        for histogram in (self._first, self._between, self._queued, self._whole):
+        for histogram in (self._first, self._between, self._queued, self._whole, self._recovery):
             yield histogram.family(self._labels)
         yield self._by_label("request_success_total", "Requests that ended, by reason.", "finished_reason", self._ends)
         yield self._single("counter", "num_aborted_requests_total", "Requests that were aborted.", self._ends.get("abort", 0))
+        yield self._by_label("process_deaths_total", "Processes that died and were started again.", "process", self._deaths)
         yield self._by_label("http_responses_total", "HTTP responses, by status.", "status", self._responses)
 
     def _single(self, kind: str, name: str, help: str, value: float) -> Metric:
@@ -181,13 +195,19 @@ class NullMetrics:
     def observe_step(self, stats: Any) -> None:
         """Nothing."""
 
-    def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
+    def observe_tokens(self, interval_s: float, is_first: bool, queue_s: float | None = None) -> None:
         """Nothing."""
 
     def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:
         """Nothing."""
 
     def observe_response(self, status: int) -> None:
+        """Nothing."""
+
+    def observe_death(self, process: str) -> None:
+        """Nothing."""
+
+    def observe_recovery(self, duration_s: float) -> None:
         """Nothing."""
 
     def render(self) -> bytes:
