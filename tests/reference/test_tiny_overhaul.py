@@ -25,7 +25,9 @@ def make_worker(folder: Path, **options: object) -> tuple[BuiltWorker, WorkerCor
     values = {"model_path": str(folder), "device": "cpu", "random_seed": 1, "max_running_requests": 4, **options}
     config = resolve(RawOptions(values, dict.fromkeys(values, "test")), HostFacts(2, False))
     built = build_worker(config.model, config.engine, config.scheduler, str(folder), SoloGroup())
-    return built, WorkerCore(built.scheduler, built.engine, True, steward=built.steward)
+    core = WorkerCore(built.scheduler, built.engine, True)
+    core.appoint(built.steward)
+    return built, core
 
 
 def submit(number: int, ids: list[int], **params: object) -> Submit:

@@ -41,7 +41,8 @@ class NullBackend:
         self.scheduler = Scheduler(limits, SchedulerOptions(step_token_budget=128))
         recipe = Recipe("null", lambda path: None, lambda path: NullEngine(limits))
         engine = ChangeableEngine(NullEngine(limits), recipe, StepTrace(profiles or Path("nowhere")))
-        self.core = WorkerCore(self.scheduler, engine, overlap, steward=engine)
+        self.core = WorkerCore(self.scheduler, engine, overlap)
+        self.core.appoint(engine)
         self.inbox: list[ToWorker] = []
         self.deliver: Callable[[Any], None] = lambda message: None
 

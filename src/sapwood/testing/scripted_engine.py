@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult
+from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult, UInt32Array
 from sapwood.core.sampling import LogprobOptions, TokenLogprobs
 
 MAX_REMEMBERED = 4096
@@ -32,6 +32,9 @@ class ScriptedPending:
     def wait(self) -> StepResult:
         """What it says."""
         return self.result
+
+    def release(self, masks: UInt32Array) -> None:
+        """A script says what it says, whatever a constraint allows."""
 
 
 class ScriptedEngine:

@@ -33,6 +33,8 @@ from sapwood.weights.catalog import cache_folder
 from sapwood.weights.checkpoint import Checkpoint, check_same_model, open_checkpoint
 from sapwood.weights.encoder import check_same_encoder, is_encoder, read_encoder_config
 from sapwood.worker.backends import Backend, choose_backend
+from sapwood.worker.grammar_setup import constrain
+from sapwood.worker.grammars import Grammars, NoGrammars
 from sapwood.worker.overhaul import ChangeableEngine, Recipe, Steward
 from sapwood.worker.pooled import PooledModel, build_encoder, pooled_decoder, warm_up_encoder
 from sapwood.worker.step_trace import StepTrace
@@ -57,6 +59,7 @@ class BuiltWorker:
     options: SchedulerOptions
     info: dict[str, Any]
     transfers: Transfers
+    grammars: Grammars
 
 
 def build_worker(
@@ -69,7 +72,7 @@ def build_worker(
 ) -> BuiltWorker:
     """Load the model at `path` ("null" for the fake one) and put a scheduler on top; raises ConfigError and WeightsError."""
     if model.is_null:
-        return _build_null(model, engine, scheduler)
+        return _build_null(model, engine, scheduler, group.rank)
     if is_encoder(Path(path)):
         return _build_encoder(model, engine, scheduler, Path(path), group, progress)
     checkpoint = open_checkpoint(Path(path), model.load_format, model.random_seed)
@@ -94,7 +97,9 @@ def build_worker(
     options = scheduler_options(scheduler, plan.chunked_prefill_size, engine.cache)
     if pooled is not None:
         info, options = info | pooled.info, pooled.adjust(options)
-    return BuiltWorker(Scheduler(built.limits, options), built, built, options, info, transfers)
+    constrained = constrain(built, engine.grammar, model.tokenizer_path or path, group.rank)
+    scheduling = Scheduler(built.limits, options)
+    return BuiltWorker(scheduling, constrained.engine, built, options, info, transfers, constrained.grammars)
 
 
 def _recipe(model: ModelOptions, engine: EngineSection, backend: Backend, plan: MemoryPlan, checkpoint: Checkpoint) -> Recipe:
@@ -184,7 +189,7 @@ def _smallest(group: Group, *values: int) -> list[int]:
     return least
 
 
-def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection) -> BuiltWorker:
+def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection, rank: int) -> BuiltWorker:
     usual, page = null_limits(), engine.page_size
     num_pages = max(1, (engine.max_total_tokens or usual.num_pages * usual.page_size) // page)
     limits = EngineLimits(
@@ -204,7 +209,9 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
     info = _info(limits)
     if model.is_embedding:
         info |= PooledModel(Task.EMBED, PoolingKind.LAST, VECTOR_SIZE).info
-    return BuiltWorker(Scheduler(limits, options), changeable, changeable, options, info, transfers)
+    constrained = constrain(changeable, engine.grammar, model.tokenizer_path or model.model_path, rank)
+    scheduling = Scheduler(limits, options)
+    return BuiltWorker(scheduling, constrained.engine, changeable, options, info, transfers, constrained.grammars)
 
 
 def _build_encoder(
@@ -226,7 +233,8 @@ def _build_encoder(
 
     recipe = Recipe(str(path), partial(check_same_encoder, read_encoder_config(path)), rebuild)
     changeable = ChangeableEngine(built.engine, recipe, StepTrace(profile_folder()))
-    return BuiltWorker(Scheduler(built.engine.limits, options), changeable, changeable, options, info, NoTransfers())
+    scheduling = Scheduler(built.engine.limits, options)
+    return BuiltWorker(scheduling, changeable, changeable, options, info, NoTransfers(), NoGrammars())
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:

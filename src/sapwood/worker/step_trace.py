@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.core.plan import Pending, StepPlan, StepResult
+from sapwood.core.plan import Pending, StepPlan, StepResult, UInt32Array
 from sapwood.errors import InvalidRequest
 
 MAX_STEPS = 100_000
@@ -38,6 +38,10 @@ class TracedPending:
         result = self.pending.wait()
         self.trace.note(self.plan, self.launched_s)
         return result
+
+    def release(self, masks: UInt32Array) -> None:
+        """Pass the masks on."""
+        self.pending.release(masks)
 
 
 class StepTrace:
