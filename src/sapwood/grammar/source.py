@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import any_to_lark
 
 from sapwood.core.constraint import Constraint
 from sapwood.errors import InvalidRequest
 from sapwood.grammar.api import GrammarOptions
+from sapwood.grammar.gbnf import gbnf_to_lark
 from sapwood.grammar.schema import check_schema
 from sapwood.grammar.tags import tag_grammar
 
@@ -83,9 +83,4 @@ def _choices(text: str) -> list[str]:
 
 def _to_lark(text: str) -> str:
     """GBNF (llama.cpp's, xgrammar's) as Lark; Lark as it is."""
-    if "::=" not in text:
-        return text
-    try:
-        return any_to_lark(text)
-    except Exception as error:
-        raise InvalidRequest("ebnf is not a grammar that could be read; write `name ::= …` rules", param="ebnf") from error
+    return gbnf_to_lark(text) if "::=" in text else text
