@@ -126,6 +126,7 @@ NB_MODULE(_native, m) {
              return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, kv_type_named(dtype)}, pages);
            }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16")
       .def_prop_ro("pages", &KvPool::pages)
+      .def_prop_ro("dtype", [](const KvPool& pool) { return std::string(pool.shape().type == KvType::kF16 ? "f16" : pool.shape().type == KvType::kF32 ? "f32" : "i8"); })
       .def_prop_ro("size_bytes", &KvPool::size_bytes)
       .def("write_token", &write_token, nb::arg("layer"), nb::arg("location"), nb::arg("keys"), nb::arg("values"),
            "Stores float32 [kv_heads, head_dim] keys and values; not while a stream runs.")
