@@ -24,12 +24,14 @@ from sapwood.errors import (
 )
 
 if TYPE_CHECKING:
+    from sapwood.library import Engine
     from sapwood.llm import LLM
     from sapwood.offline import GenerationResult
 
 __all__ = [
     "Aborted",
     "ConfigError",
+    "Engine",
     "EngineFailed",
     "GenerationResult",
     "InvalidRequest",
@@ -48,7 +50,7 @@ __all__ = [
 
 __version__ = metadata.version("sapwood")
 
-_LAZY = {"LLM": "sapwood.llm", "GenerationResult": "sapwood.offline"}
+_LAZY = {"Engine": "sapwood.library", "LLM": "sapwood.llm", "GenerationResult": "sapwood.offline"}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ from sapwood.observability.progress import Progress, ProgressCallback, reporting
 from sapwood.offline import Call, Desk, GenerationResult
 from sapwood.pump import OnUpdate, Pump, Ticket
 from sapwood.scheduler.step_log import open_step_log
-from sapwood.server.limits import serving_limits
+from sapwood.server.limits import ServingLimits, serving_limits
 from sapwood.server.requests import PromptRequest
 from sapwood.server.requests import resolve as resolve_request
 from sapwood.server.scoring import Vector, check_dimensions, class_probabilities, label_scores, unit, unpack_vector
@@ -156,11 +156,25 @@ class LLM:
         """Begin to complete prompts (ids) and return at once; a thread runs them. `cancel(ticket)` ends them early."""
         return self._pump.submit(self._requests([list(ids) for ids in prompts], params, logprobs), on_update)
 
+    def submit_requests(self, requests: Sequence[PromptRequest], on_update: OnUpdate | None = None) -> Ticket:
+        """`submit` of requests that need not be checked by anybody else; raises InvalidRequest."""
+        return self._pump.submit([resolve_request(request, self._limits) for request in requests], on_update)
+
     def cancel(self, ticket: Ticket) -> None:
         """End what `submit` began; the ticket's future then ends with Aborted."""
         self._pump.cancel(ticket)
 
     # ------------------------------------------------------------------------------------------------------ the rest
+    @property
+    def limits(self) -> ServingLimits:
+        """The sizes that requests must fit."""
+        return self._limits
+
+    @property
+    def desk(self) -> Desk:
+        """The registry of what runs, for those who give the worker orders."""
+        return self._desk
+
     @property
     def prompts(self) -> PromptReader:
         """How text and conversations become ids."""

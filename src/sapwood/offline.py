@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
@@ -25,6 +25,7 @@ from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.errors import EngineFailed, InvalidRequest, Unavailable
 from sapwood.messages.types import (
     Abort,
+    Answer,
     Finish,
     Flush,
     Forget,
@@ -33,6 +34,7 @@ from sapwood.messages.types import (
     Submit,
     TextEvent,
     ToWorker,
+    Unpin,
     Watch,
     pack_ids,
 )
@@ -44,6 +46,8 @@ from sapwood.worker.followers import Followers
 CONTEXT_IDS = 16
 """Prompt ids that the detokenizer sees, so that the first characters join on as in one decode."""
 HEARTBEAT_S = 60.0
+TURNS_TO_ANSWER = 100
+"""A worker answers within a few turns: when the steps in flight are done."""
 SAVE_S = 30.0
 """How long closing may take to bring to storage what only memory holds of the cache."""
 PRESSES_THAT_BREAK_OFF = 3
@@ -133,12 +137,29 @@ class Desk:
         with self._lock:
             self._check()
             self._settle()
-            ask = next(self._numbers)
-            self._outbox.append(Flush(ask))
-            answers = [answer for answer in self._turn().answers if answer.ask == ask]
-            if not answers or not answers[0].ok:
-                reason = answers[0].message if answers else "the worker did not answer"
-                raise Unavailable(f"the prefix cache was not emptied: {reason}")
+            answer = self._ask(Flush)
+            if not answer.ok:
+                raise Unavailable(f"the prefix cache was not emptied: {answer.message}")
+
+    def order(self, make: Callable[[int], ToWorker]) -> Answer:
+        """The worker's answer to a message that asks for one; `make` is given the number that the answer will bear."""
+        with self._lock:
+            return self._ask(make)
+
+    def unpin(self, names: list[str]) -> None:
+        """Nobody will come back to the pages pinned under these names."""
+        with self._lock:
+            self._outbox.append(Unpin(names))
+
+    def _ask(self, make: Callable[[int], ToWorker]) -> Answer:
+        self._check()
+        ask = next(self._numbers)
+        self._outbox.append(make(ask))
+        for _ in range(TURNS_TO_ANSWER):
+            for answer in self._turn().answers:
+                if answer.ask == ask:
+                    return answer
+        return Answer(ask, False, "the worker did not answer")
 
     def close(self) -> None:
         """Release the worker; what is unfinished is lost. Idempotent."""
@@ -166,6 +187,8 @@ class Desk:
                 sample_index=record.sample_index,
                 priority=record.prompt.priority,
                 namespace=record.prompt.namespace,
+                pin=record.prompt.pin,
+                pin_s=record.prompt.pin_s,
                 routing_key=record.prompt.routing_key,
                 queue_timeout_s=record.prompt.queue_timeout_s,
                 timeout_s=record.prompt.timeout_s,

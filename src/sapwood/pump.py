@@ -21,13 +21,15 @@ OnUpdate = Callable[[Update], None]
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Requests under way. `future` ends with one update for each sample, in order, that holds all of it."""
+    """Requests under way. `future` ends with one update for each sample, in order, that holds all of it; `has_begun` tells that
+    `records` is complete."""
 
     requests: Sequence[PromptRequest]
     on_update: OnUpdate | None
     future: Future[list[Update]] = field(default_factory=Future)
     records: list[RequestRecord] = field(default_factory=list)
     waiting: list[RequestRecord] = field(default_factory=list)
+    has_begun: threading.Event = field(default_factory=threading.Event)
 
 
 class Pump:
@@ -46,6 +48,7 @@ class Pump:
     def submit(self, requests: Sequence[PromptRequest], on_update: OnUpdate | None = None) -> Ticket:
         """Run the samples of resolved requests; `on_update` is told, on the pump's thread, whatever is new of them."""
         ticket = Ticket(requests, on_update)
+        ticket.future.set_running_or_notify_cancel()  # whoever waits may stop waiting; only `cancel` ends it
         with self._lock:
             self._fresh.append(ticket)
             self._wake()
@@ -87,6 +90,7 @@ class Pump:
             self._end(ticket, error)
             return
         ticket.waiting = list(ticket.records)
+        ticket.has_begun.set()
         self._of |= {record.number: ticket for record in ticket.records}
         self._running.append(ticket)
 
@@ -126,6 +130,7 @@ class Pump:
             self._running.remove(ticket)
         for record in ticket.records:
             self._of.pop(record.number, None)
+        ticket.has_begun.set()
         if error is not None:
             self._desk.abandon(ticket.records)
             ticket.future.set_exception(error)

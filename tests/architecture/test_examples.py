@@ -18,6 +18,11 @@ import source_tree
 EXAMPLES = source_tree.REPO / "examples"
 OFFLINE = ("offline_batch.py", "streaming.py")
 ONLINE = ("openai_chat.py",)
+PROGRAMS = (
+    "agent.py", "batch_scoring.py", "few_shot.py", "json_extraction.py", "judge.py", "map_reduce.py", "multi_turn.py",
+    "self_consistency.py", "shared_document.py", "speculative_calls.py", "streaming_terminal.py", "tree_of_thought.py",
+)  # fmt: skip
+"""Run by tests/unit/lang and tests/e2e/test_lang_remote.py, in this process, which takes less time."""
 
 
 def run_example(name: str, argument: str) -> str:
@@ -56,7 +61,7 @@ def wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*OFFLINE, *ONLINE}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*OFFLINE, *ONLINE, *PROGRAMS}
 
 
 @pytest.mark.parametrize("name", OFFLINE)

@@ -25,6 +25,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("offline",),
     ("pump",),
     ("llm",),
+    ("library",),
     ("lang",),
     ("sapwood",),
     ("simulate",),

@@ -30,7 +30,7 @@ def ask(server: RunningServer, stream: bool, answers: list[tuple[float, Any]]) -
 
 @pytest.mark.parametrize("victim", ["worker", "tokenizer", "detokenizer"])
 def test_a_killed_process_ends_the_tree_and_tells_every_client(tmp_path: Path, victim: str) -> None:
-    with serving(tmp_path, "null", *PROCESSES, "--null-step-ms", "2") as server:
+    with serving(tmp_path, "null", *PROCESSES, "--null-step-ms", "2", "--restart", "never") as server:
         everyone = [psutil.Process(server.process.pid), *server.children().values()]
         answers: list[tuple[float, Any]] = []
         clients = [threading.Thread(target=ask, args=(server, stream, answers)) for stream in (True, False)]

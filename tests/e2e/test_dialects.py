@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import ollama
 import openai
 import pytest
-from serving import RunningServer, serving
+from serving import RunningServer
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(600)]
 MODEL = "qwen2.5-coder-0.5b-instruct"
@@ -18,9 +16,8 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Name three colours, separate
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with serving(Path(tmp_path_factory.mktemp("dialects")), MODEL, "--context-length", "1024") as running:
-        yield running
+def server(coder_server: RunningServer) -> RunningServer:
+    return coder_server
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +53,7 @@ def test_ollamas_client_hears_the_same_words(server: RunningServer, words: str) 
     assert client.generate(model=MODEL, prompt=MESSAGES[0]["content"], options=options).response == words
     [listed] = client.list().models
     assert listed.size and listed.details and listed.details.format == "gguf"
-    assert client.show(listed.model or "").capabilities == ["completion", "insert"]
+    assert client.show(listed.model or "").capabilities == ["completion", "insert", "tools"]
 
 
 def test_code_is_filled_in(server: RunningServer) -> None:

@@ -27,7 +27,7 @@ IMPATIENT = """
 import sys
 import sapwood.server.launch as launch
 from sapwood.cli.main import main
-launch.PROBE_INTERVAL_S, launch.SILENCE_LIMIT_S = 0.2, 0.7
+launch.PROBE_INTERVAL_S = 0.2
 sys.exit(main())
 """
 
@@ -113,7 +113,8 @@ def test_a_child_killed_while_starting_fails_the_start(tmp_path: Path, socket_ro
 
 
 def test_a_hanging_process_is_reported_until_it_goes_on(tmp_path: Path) -> None:
-    process, url = start(tmp_path / "log", *ALL_PROCESSES, "--null-step-ms", "3", code=IMPATIENT)
+    options = (*ALL_PROCESSES, "--null-step-ms", "3", "--restart", "never", "--watchdog-timeout", "0.7")
+    process, url = start(tmp_path / "log", *options, code=IMPATIENT)
     try:
         wait_until(lambda: status(url, "/ready") == 200, 60, "ready")
         server = RunningServer(process, url, tmp_path / "log")

@@ -48,6 +48,23 @@ def test_silence_is_noticed_and_so_is_its_end(caplog: pytest.LogCaptureFixture) 
     assert "worker 0 process has not answered" in caplog.text and "tokenizer" not in caplog.text
 
 
+def test_a_silence_that_lasts_is_told_again() -> None:
+    silences: list[str] = []
+    gate = asyncio.Event()
+
+    async def run() -> None:
+        watching = asyncio.ensure_future(
+            Liveness({"worker 0": gate.wait}, lambda silent: None, INTERVAL_S, TIMEOUT_S, silences.append).run()
+        )
+        await eventually(lambda: len(silences) == 3)
+        gate.set()
+        await asyncio.sleep(3 * TIMEOUT_S)
+        watching.cancel()
+
+    asyncio.run(run())
+    assert silences == ["worker 0"] * 3
+
+
 def test_two_silent_processes_must_both_answer() -> None:
     changes: list[bool] = []
     gates = {name: asyncio.Event() for name in ("a", "b")}

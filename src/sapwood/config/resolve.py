@@ -233,6 +233,8 @@ def _launch(pick: _Chooser, host: HostFacts) -> LaunchSection:
         tokenizer_worker_num=pick.get("tokenizer_worker_num"),
         inline_detokenizer=place == "inline",
         restart=pick.get("restart"),
+        watchdog_timeout_s=pick.get("watchdog_timeout"),
+        crash_dump_folder=pick.get("crash_dump_folder"),
         startup_timeout_s=pick.get("startup_timeout_s"),
         drain_timeout_s=pick.get("drain_timeout_s"),
         log_level=pick.get("log_level"),

@@ -122,12 +122,15 @@ class ServerSection:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSection:
-    """The processes. Times in seconds; `tokenizer_worker_num=0` and `inline_detokenizer` put the part inside the server."""
+    """The processes. Times in seconds; `tokenizer_worker_num=0` and `inline_detokenizer` put the part inside the server;
+    `crash_dump_folder=None`: in the cache folder."""
 
     tp_size: int
     tokenizer_worker_num: int
     inline_detokenizer: bool
     restart: str
+    watchdog_timeout_s: float
+    crash_dump_folder: str | None
     startup_timeout_s: float
     drain_timeout_s: float
     log_level: str

@@ -116,11 +116,6 @@ def not_blank(value: str) -> str | None:
     return None if value.strip() else "must not be empty"
 
 
-def only_never(value: str) -> str | None:
-    """The one answer to a dead worker that exists so far."""
-    return None if value == "never" else "must be never: restarting a dead worker is not available in this version"
-
-
 def _parse_str(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError

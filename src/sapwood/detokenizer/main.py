@@ -16,6 +16,7 @@ from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.child import receive_orders
 from sapwood.messages.topology import Topology
 from sapwood.messages.types import Drain, Forget, Ready, StepEvents, ToDetokenizer, Watch
+from sapwood.observability.stacks import keep_stacks
 from sapwood.tokenizer.load import open_tokenizer
 
 
@@ -44,6 +45,7 @@ def handle(detokenizer: Detokenizer, message: ToDetokenizer, server: Sender) -> 
 def main() -> None:
     """Serve until told to drain."""
     orders = receive_orders(DetokenizerOrders)
+    keep_stacks(orders.topology.stacks(orders.name))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     inbox: Receiver[ToDetokenizer] = Receiver(context, orders.topology.detokenizer, ToDetokenizer)
     server = Sender(context, orders.topology.server)

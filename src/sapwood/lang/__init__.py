@@ -1,7 +1,7 @@
 """The frontend language: programs whose prompts share prefixes, fork, choose and constrain, written as plain Python.
 
-Owns SGLang's public names for it (`import sapwood.lang as sgl`). Invariant: importing this module loads no torch; `Engine` and
-`Runtime` are resolved when they are first used.
+Owns SGLang's public names for it (`import sapwood.lang as sgl`). Invariant: importing this module loads no torch; `Engine` is
+resolved when it is first used.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from sapwood.lang.api import (
     user_end,
     video,
 )
+from sapwood.lang.backends.anthropic import Anthropic
+from sapwood.lang.backends.endpoint import RuntimeEndpoint
+from sapwood.lang.backends.openai import OpenAI
 from sapwood.lang.choices import (
     greedy_token_selection,
     token_length_normalized,
@@ -38,9 +41,12 @@ from sapwood.lang.program import Program
 from sapwood.lang.state import ForkGroup, ProgramState
 
 __all__ = [
+    "Anthropic",
     "ForkGroup",
+    "OpenAI",
     "Program",
     "ProgramState",
+    "RuntimeEndpoint",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -66,7 +72,7 @@ __all__ = [
     "video",
 ]
 
-_LAZY: dict[str, str] = {}
+_LAZY = {"Engine": "sapwood.library"}
 
 
 def __getattr__(name: str) -> Any:

@@ -63,6 +63,13 @@ NAMED_MARKS: dict[str, RoleMarks] = {
 """For models without a template of their own ("default"), and for programs that want another one."""
 
 
+def named_marks(name: str) -> RoleMarks:
+    """Marks by name; raises InvalidRequest with the names that there are."""
+    if name not in NAMED_MARKS:
+        raise InvalidRequest(f"chat_template_name must be one of {', '.join(NAMED_MARKS)}, got {name!r}", param="chat_template")
+    return NAMED_MARKS[name]
+
+
 def read_marks(render: Render) -> RoleMarks:
     """The marks of a template, found by rendering short conversations; raises InvalidRequest when it renders none."""
     user, answer = _PROBES["user"], _PROBES["assistant"]

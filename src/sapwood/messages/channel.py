@@ -28,6 +28,7 @@ class Sender:
     """The sending end. It connects, so a receiver may bind before or after."""
 
     def __init__(self, context: zmq.Context[Any], address: str) -> None:
+        self.address = address
         self._socket = context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, SOCKET_HIGH_WATER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)

@@ -4,7 +4,7 @@
 the replica: whoever sees an older one drops the message and counts it. Ids travel as int32 little-endian bytes.
 
     server ─▶ tokenizer     Tokenize                      tokenizer ─▶ server     Tokenized
-    server ─▶ worker        Submit Abort Stop Flush Unpin Ask   worker ─▶ detokenizer   StepEvents (the server, when in-process)
+    server ─▶ worker        Submit Abort Stop Renew Flush …   worker ─▶ detokenizer   StepEvents (the server, when in-process)
     server ─▶ detokenizer   Watch Forget                  detokenizer ─▶ server   StepTexts; everything else is passed on
     all    ─▶ server        Ready Answer
 """
@@ -49,7 +49,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     `params` is resolved: `seed` and `max_new_tokens` are set, `n` is 1 (n samples are n requests of one `group`).
     `namespace` separates prefix-cache entries; equal prompts in two namespaces never share. Timeouts count from the arrival at
     the worker: the first until admission, the second until the end. When the request has finished, its pages stay pinned under
-    the name `pin` (if any) for `pin_s` seconds, instead of what that name held.
+    the name `pin` (if any) for `pin_s` seconds, instead of what that name held. `waited_s` have passed since a replayed request
+    first arrived.
     """
 
     number: int
@@ -67,6 +68,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     routing_key: str = ""
     queue_timeout_s: float | None = None
     timeout_s: float | None = None
+    waited_s: float = 0.0
     pooling: Pooling | None = None
 
 
@@ -82,6 +84,15 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     num_tokens: int
+
+
+class Renew(msgspec.Struct, frozen=True, tag=True):
+    """Another process died: forget every request without a word, belong to `epoch` from now on, send events to `events_address`
+    (the server's or the new detokenizer's), and answer. What is still wanted is submitted again."""
+
+    ask: int
+    epoch: int
+    events_address: str
 
 
 class Flush(msgspec.Struct, frozen=True, tag=True):
@@ -116,7 +127,7 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     save_s: float = 0.0
 
 
-ToWorker = Submit | Abort | Stop | Flush | Unpin | Ask | AskTimeline | Drain
+ToWorker = Submit | Abort | Stop | Renew | Flush | Unpin | Ask | AskTimeline | Drain
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):

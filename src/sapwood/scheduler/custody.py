@@ -234,7 +234,9 @@ class Custody:
     def violations(self, residents: Iterable[Resident]) -> list[str]:
         """One line per broken law of pages, given everyone who holds a slot."""
         residents = list(residents)
-        holders = {f"request {resident.request.number}": _private_pages(resident) for resident in residents}
+        holders = {
+            f"request {resident.request.number} in slot {resident.slot}": _private_pages(resident) for resident in residents
+        }
         holders["draining duplicates"] = (page for item in self._draining for page in item.pages)
         handles = [resident.handle for resident in residents]
         handles += self.pins.handles

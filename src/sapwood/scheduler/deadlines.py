@@ -31,8 +31,12 @@ class Deadlines:
             (True, min(self._queue_timeout_s, queue_timeout_s or inf)),
             (False, min(self._timeout_s, timeout_s or inf)),
         ):
-            if limit_s < inf:
+            if limit_s < inf and not (is_queue and request.num_completion):  # a replay that had been admitted
                 heapq.heappush(self._heap, (request.arrived_s + limit_s, request.arrival, request.number, is_queue, limit_s))
+
+    def clear(self) -> None:
+        """Every request was forgotten."""
+        self._heap.clear()
 
     def expired(self, now_s: float, live: Mapping[int, Request]) -> Iterator[tuple[Request, SapwoodError]]:
         """The live requests whose time is over, with what to tell their clients."""

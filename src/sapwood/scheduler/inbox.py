@@ -19,6 +19,7 @@ from sapwood.messages.types import (
     Drain,
     Finish,
     Flush,
+    Renew,
     Stop,
     Submit,
     TokenEvent,
@@ -63,6 +64,9 @@ class Inbox:
                     self._abort(number, message.message, events)
             case Stop():
                 self._stop(message)
+            case Renew():
+                self._renew(message, events)
+                answers.append(Answer(message.ask, True))
             case Flush():
                 answers.append(self._flush(message))
             case Unpin():
@@ -84,7 +88,8 @@ class Inbox:
             return
         try:
             request = self._accept(submit)
-            self._find_place(request, events)
+            if not submit.waited_s:  # a replayed request had its place
+                self._find_place(request, events)
         except SapwoodError as error:
             events.append(TokenEvent(submit.number, submit.num_emitted, [], error_finish(error)))
             return
@@ -92,7 +97,7 @@ class Inbox:
             request.end(RequestState.FINISHED)
             events.append(make_event(request, finish=LENGTH))
             return
-        self._roster.add(request)
+        self._roster.add(request, submit.waited_s)
         self._deadlines.watch(request, submit.queue_timeout_s, submit.timeout_s)
 
     def _accept(self, submit: Submit) -> Request:
@@ -134,6 +139,15 @@ class Inbox:
             self.num_stale += 1
             return
         self._roster.end(request, RequestState.FINISHED, request.num_prompt + max(stop.num_tokens, 0))
+
+    def _renew(self, renew: Renew, events: list[TokenEvent]) -> None:
+        """The server submits again what it still wants; what was said so far in this step is of the old epoch too."""
+        events.clear()
+        self._epoch = renew.epoch
+        for request in list(self._roster.live.values()):
+            self._roster.end(request, RequestState.ABORTED)
+        self._tombstones.clear()
+        self._deadlines.clear()
 
     def _flush(self, flush: Flush) -> Answer:
         num_live = len(self._roster.live)

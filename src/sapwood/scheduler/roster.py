@@ -38,9 +38,9 @@ class Roster:
         """Whether pages of a retracted request are still on their way back."""
         return any(resident.request.state is RequestState.RETRACTED for resident in self.leaving)
 
-    def add(self, request: Request) -> None:
-        """A new request waits."""
-        request.arrived_s = self._progress.now_s
+    def add(self, request: Request, waited_s: float = 0.0) -> None:
+        """A new request waits; one that is replayed has done so for `waited_s`."""
+        request.arrived_s = self._progress.now_s - waited_s
         request.tokens_at_arrival = self._progress.num_computed_tokens
         self.live[request.number] = request
         self._custody.seek(request)

@@ -37,6 +37,10 @@ class Decoder(Protocol):
         """An answer arrived at the server, perhaps to such a question."""
         ...
 
+    def renew(self, sender: Sender) -> None:
+        """The detokenizer process was started again; it knows no request yet."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -63,6 +67,9 @@ class InlineDecoder:
 
     def note_answer(self, answer: Answer) -> None:
         pass
+
+    def renew(self, sender: Sender) -> None:
+        raise TypeError("a detokenizer process was started again although none was started")
 
     def close(self) -> None:
         pass
@@ -91,6 +98,11 @@ class ProcessDecoder:
     def note_answer(self, answer: Answer) -> None:
         if answer.ask == PROBE and self._probe is not None and not self._probe.done():
             self._probe.set_result(None)
+
+    def renew(self, sender: Sender) -> None:
+        self._sender.close()
+        self._sender = sender
+        self.note_answer(Answer(PROBE, True))  # the question went with the process; its successor gets the next one
 
     async def _ask(self) -> None:
         """An answer that the detokenizer passes on, as it does with all that is not for it."""

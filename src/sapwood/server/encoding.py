@@ -38,6 +38,10 @@ class Encoder(Protocol):
         """By the names of the helper processes: a question that each of them answers at once."""
         ...
 
+    def renew(self, index: int, sender: Sender) -> None:
+        """A tokenizer process was started again: what it was asked, and has not answered, it is asked again."""
+        ...
+
     def fail_all(self, error: SapwoodError) -> None:
         """No more answers will come."""
         ...
@@ -67,6 +71,9 @@ class InlineEncoder:
     def take(self, message: Tokenized) -> None:
         raise TypeError("an answer from a tokenizer process although none was started")
 
+    def renew(self, index: int, sender: Sender) -> None:
+        raise TypeError("a tokenizer process was started again although none was started")
+
     def fail_all(self, error: SapwoodError) -> None:
         pass
 
@@ -79,18 +86,17 @@ class ProcessEncoder:
 
     def __init__(self, senders: list[Sender]) -> None:
         self._senders = senders
-        self._turn = itertools.cycle(senders)
+        self._turn = itertools.cycle(range(len(senders)))
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[list[int]]] = {}
+        self._asked: dict[int, tuple[int, Tokenize]] = {}
 
     async def encode(self, pieces: Pieces, add_special: bool) -> list[int]:
         return await self._ask(next(self._turn), pieces, add_special)
 
     @property
     def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
-        return {
-            f"tokenizer {index}": partial(self._ask, sender, [("", True)], False) for index, sender in enumerate(self._senders)
-        }
+        return {f"tokenizer {index}": partial(self._ask, index, [("", True)], False) for index in range(len(self._senders))}
 
     def take(self, message: Tokenized) -> None:
         future = self._waiting.get(message.ask)
@@ -101,15 +107,23 @@ class ProcessEncoder:
         else:
             future.set_result(unpack_ids(message.token_ids).tolist())
 
-    async def _ask(self, sender: Sender, pieces: Pieces, add_special: bool) -> list[int]:
+    async def _ask(self, index: int, pieces: Pieces, add_special: bool) -> list[int]:
         ask = next(self._numbers)
         future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._waiting[ask] = future
+        question = Tokenize(ask, pieces, add_special)
+        self._waiting[ask], self._asked[ask] = future, (index, question)
         try:
-            sender.send(Tokenize(ask, pieces, add_special))
+            self._senders[index].send(question)
             return await future
         finally:
-            del self._waiting[ask]
+            del self._waiting[ask], self._asked[ask]
+
+    def renew(self, index: int, sender: Sender) -> None:
+        self._senders[index].close()
+        self._senders[index] = sender
+        for asked, question in self._asked.values():
+            if asked == index:
+                sender.send(question)
 
     def fail_all(self, error: SapwoodError) -> None:
         for future in self._waiting.values():

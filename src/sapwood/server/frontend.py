@@ -35,7 +35,6 @@ from sapwood.messages.types import (
     TextEvent,
     ToWorker,
     Unpin,
-    Watch,
     pack_ids,
 )
 from sapwood.observability.metrics import Metrics, NullMetrics
@@ -44,12 +43,10 @@ from sapwood.server.limits import ServingLimits, ServingState, check_room, check
 from sapwood.server.questions import Questions
 from sapwood.server.recent import RecentRids
 from sapwood.server.record import Reception, RecordState, RequestRecord, Timings
+from sapwood.server.replay import Replays, watch_of
 from sapwood.server.requests import GenerateRequest, PromptRequest, resolve
 from sapwood.server.sessions import Sessions
 from sapwood.server.stream import Stream
-
-CONTEXT_IDS = 16
-"""Prompt ids that the detokenizer gets, so that the completion's first characters join on as they would in one decode."""
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +89,7 @@ class Frontend:
         self._recent = RecentRids(num_recent)
         self._questions = Questions(backend.send)
         self._unsent: deque[ToWorker] = deque()
+        self.replays = Replays(backend, self._questions, self._records, _as_submit, self._send_surely, self._end, clock)
         self.sessions = Sessions(clock, lambda names: self._send_surely(Unpin(names)), self.abort_one)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -109,7 +107,8 @@ class Frontend:
     # ---------------------------------------------------------------------------------------------- from clients
     def open(self, request: GenerateRequest) -> Stream:
         """Check, register and submit a call; raises SapwoodError and leaves nothing behind when it cannot be accepted."""
-        check_state(self.state)
+        if self.state is not ServingState.RECOVERING:  # the door is closed then; who was inside goes on
+            check_state(self.state)
         prompts = [resolve(prompt, self.limits) for prompt in request.prompts]
         check_room(len(self._records), request.num_samples, self.limits.max_open_requests)
         _check_rids(prompts, self._rids)
@@ -192,14 +191,13 @@ class Frontend:
         self.state = ServingState.FAILED
         self._unsent.clear()
         self._end(list(self._records.values()), Finish("error", message=error.message, status=error.status, code=error.code))
-        self._questions.fail_all()
+        self._questions.fail_all("the engine has failed; restart the server")
 
     # --------------------------------------------------------------------------------------------------- internals
     def _submit(self, prompt: PromptRequest, stream: Stream) -> None:
         seed = prompt.params.seed if prompt.params.seed is not None else self._draw_seed.getrandbits(62)
         params = msgspec.structs.replace(prompt.params, n=1, seed=seed)
         packed = pack_ids(prompt.token_ids)
-        context = pack_ids(prompt.token_ids[-CONTEXT_IDS:])
         group = 0
         for sample in range(prompt.params.n):
             number = next(self._numbers)
@@ -216,7 +214,9 @@ class Frontend:
                 timings=Timings(self._clock()),
             )
             self._register(record, stream)
-            self.backend.watch(Watch(number, record.epoch, params, context))
+            if self.replays.is_holding:
+                continue
+            self.backend.watch(watch_of(record))
             if record.state is not RecordState.CLOSED:  # else the detokenizer refused it at once
                 self.backend.send(_as_submit(record, packed))
 

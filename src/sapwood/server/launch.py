@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -23,6 +24,7 @@ from fastapi import FastAPI
 from sapwood.config.sections import Config, ModelOptions, ServerSection
 from sapwood.detokenizer.main import DetokenizerOrders
 from sapwood.errors import ConfigError, EngineFailed, SapwoodError
+from sapwood.messages.flight import read_steps
 from sapwood.messages.topology import Topology, create_topology
 from sapwood.messages.types import Answer, Ready, StepTexts
 from sapwood.observability.metrics import Metrics, NullMetrics
@@ -31,11 +33,14 @@ from sapwood.server.app import create_app
 from sapwood.server.backend import ServedModel
 from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
-from sapwood.server.limits import serving_limits
+from sapwood.server.inquest import Inquest
+from sapwood.server.limits import ServingState, serving_limits
 from sapwood.server.link import ReplicaLink
-from sapwood.server.liveness import PROBE_INTERVAL_S, SILENCE_LIMIT_S, Liveness
+from sapwood.server.liveness import PROBE_INTERVAL_S, Liveness
 from sapwood.server.protocol import protocol_options
+from sapwood.server.recovery import Household, Recovery, unit_of
 from sapwood.server.supervisor import ChildSpec, Supervisor
+from sapwood.server.watchdog import StepWatchdog
 from sapwood.tokenizer.fim import find_fim
 from sapwood.tokenizer.load import open_chat, open_tokenizer
 from sapwood.tokenizer.main import TokenizerOrders
@@ -123,10 +128,24 @@ class Replica:
             self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
         )
         self._model = served_model(config.model, model_path, tokenizer, settings)
-        self._specs = child_specs(config, model_path, topology)
+        self._model_path = model_path
+        folder = Path(launch.crash_dump_folder) if launch.crash_dump_folder else catalog.cache_folder() / "crashes"
+        self._inquest = Inquest(self._frontend, lambda: self._link.topology, folder)
+        self._recovery = Recovery(
+            Household(
+                supervisor=self._supervisor,
+                link=self._link,
+                frontend=self._frontend,
+                specs=self._specs,
+                on_worker=self._note_worker,
+                give_up=self._fail,
+                startup_timeout_s=launch.startup_timeout_s,
+            )
+        )
         self._end = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: SapwoodError | None = None
+        self._rescue: asyncio.Task[None] | None = None
         self._has_started = False
         self._drain_until_s: float | None = None
 
@@ -135,7 +154,7 @@ class Replica:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._on_signal)
         self._link.attach(self._loop, self._deliver)
-        for spec in self._specs:
+        for spec in self._specs(self._link.topology):
             self._supervisor.start(spec)
         try:
             async with http_server(create_app(ServerContext(self._frontend, self._model, self._config.server)), listener):
@@ -161,35 +180,46 @@ class Replica:
             self._start_serving(starting.result()["worker 0"])
         except EngineFailed as error:
             self._fail(error)
-        await self._watch_until(ending)
+        async with asyncio.TaskGroup() as guards:
+            watching = [guards.create_task(guard) for guard in self._guards()]
+            await ending
+            if not self._failure:
+                await self._drain()
+            for task in watching:
+                task.cancel()
         if self._failure:
             await asyncio.sleep(FAREWELL_S)
-        else:
-            await self._drain()
 
-    async def _watch_until(self, ending: asyncio.Future[Literal[True]]) -> None:
-        """Notice processes that hang, until the end is asked for."""
+    def _guards(self) -> list[Coroutine[Any, Any, None]]:
+        """What notices processes that hang, and brings back those that died, as long as there are requests."""
+        timeout_s = self._config.launch.watchdog_timeout_s
         probes = {"worker 0": self._frontend.probe_worker, **self._link.probes}
-        liveness = Liveness(probes, self._frontend.set_stalled, PROBE_INTERVAL_S, SILENCE_LIMIT_S)
-        watching = asyncio.ensure_future(liveness.run())
-        try:
-            await asyncio.wait((watching, ending), return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
-        finally:
-            watching.cancel()
+        notice = partial(Liveness, probes, self._frontend.set_stalled, PROBE_INTERVAL_S, timeout_s)
+        if not self._restarts:
+            return [notice().run()]
+        watchdog = StepWatchdog(lambda: self._link.topology.flight, partial(self._on_hang, "worker 0"), timeout_s)
+        return [notice(self._on_silence).run(), watchdog.run(), self._recovery.run()]
+
+    def _specs(self, topology: Topology) -> list[ChildSpec]:
+        return child_specs(self._config, self._model_path, topology)
+
+    def _note_worker(self, worker: Ready) -> None:
+        """Serve within the limits of this worker; one that is started in its place is to have the same."""
+        settings, info, vocabulary = self._config.server, worker.info, self._model.vocabulary
+        num_running = info["max_running_requests"]
+        self._frontend.limits = replace(
+            serving_limits(info, num_running + settings.max_queued_requests + self._num_displacing()),
+            allow_auto_truncate=settings.allow_auto_truncate,
+            longest_token_chars=max(len(vocabulary.token_bytes(token_id)) for token_id in range(vocabulary.vocab_size)),
+        )
+        sizes = {"max_total_tokens": info["max_total_num_tokens"], "max_running_requests": num_running}
+        self._config = replace(self._config, engine=replace(self._config.engine, **sizes))
 
     def _start_serving(self, worker: Ready) -> None:
-        settings, info, vocabulary = self._config.server, worker.info, self._model.vocabulary
+        settings = self._config.server
+        self._note_worker(worker)
         self._link.alive = self._has_started = True
-        most = info["max_running_requests"] + settings.max_queued_requests + self._num_displacing()
-        self._frontend.start_serving(
-            dataclasses.replace(
-                serving_limits(info, most),
-                allow_auto_truncate=settings.allow_auto_truncate,
-                longest_token_chars=max(len(vocabulary.token_bytes(token_id)) for token_id in range(vocabulary.vocab_size)),
-            )
-        )
+        self._frontend.start_serving(self._frontend.limits)
         logger.info("ready: %s at http://%s:%d", self._model.name, settings.host, settings.port)
 
     def _num_displacing(self) -> int:
@@ -227,8 +257,29 @@ class Replica:
     def _on_signal(self) -> None:
         (self._hurry if self._end.is_set() else self._end).set()
 
-    def _on_death(self, name: str, code: int) -> None:
-        self._fail(EngineFailed(f"the {name} process died (status {code}); the server ends, start it again"))
+    @property
+    def _restarts(self) -> bool:
+        return self._config.launch.restart == "always"
+
+    def _on_death(self, name: str, pid: int, code: int) -> None:
+        if self._failure is not None:
+            return
+        how = self._inquest.hold(name, pid, code)
+        if self._restarts and self._has_started:
+            self._recovery.on_death(name, how)
+        else:
+            self._fail(EngineFailed(f"the {name} process died (status {code}); the server ends, start it again"))
+
+    def _on_hang(self, name: str, what: str) -> None:
+        pids = {child: pid for child, pid in self._supervisor.pids.items() if unit_of(child) == unit_of(name)}
+        self._rescue = self._loop.create_task(self._inquest.end(name, what, pids))
+
+    def _on_silence(self, name: str) -> None:
+        """What starts up is silent, and a worker may be in a long step; both have deadlines of their own."""
+        if self._frontend.state is ServingState.RECOVERING:
+            return
+        if name != "worker 0" or all(step.ended_s for step in read_steps(self._link.topology.flight)):
+            self._on_hang(name, f"it did not answer for {self._config.launch.watchdog_timeout_s:g} s")
 
     def _fail(self, error: SapwoodError) -> None:
         """The replica is lost: tell everybody once, then end."""

@@ -7,7 +7,7 @@ event loop, in order of arrival.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import zmq
 
@@ -29,7 +29,8 @@ class ReplicaLink:
 
     def __init__(self, topology: Topology, tokenizer: Tokenizer, num_tokenizers: int, inline_detokenizer: bool) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._topology = topology
+        self.topology = topology
+        self._inline_detokenizer = inline_detokenizer
         self._inbox: Receiver[ToServer] = Receiver(self._context, topology.server, ToServer)
         self._worker = Sender(self._context, topology.worker)
         self._encoder = self._make_encoder(tokenizer, num_tokenizers)
@@ -40,7 +41,7 @@ class ReplicaLink:
     @property
     def epoch(self) -> int:
         """The replica's present life."""
-        return self._topology.epoch
+        return self.topology.epoch
 
     def attach(self, loop: asyncio.AbstractEventLoop, deliver: Deliver) -> None:
         """Start to hear the other processes."""
@@ -64,6 +65,24 @@ class ReplicaLink:
         if not self.alive:
             raise Unavailable("the engine is not running; try again later", retry_after_s=5.0)
         return await self._encoder.encode(pieces, add_special)
+
+    @property
+    def events_address(self) -> str:
+        """Where rank 0 sends what its steps bring."""
+        return self.topology.server if self._inline_detokenizer else self.topology.detokenizer
+
+    def redirect(self, topology: Topology, units: Collection[str]) -> None:
+        """These units (`worker`, `detokenizer`, `tokenizer 0` …) are started again, at the addresses of `topology`."""
+        self.topology = topology
+        for unit in units:
+            if unit == "worker":
+                self._worker.close()
+                self._worker = Sender(self._context, topology.worker)
+            elif unit == "detokenizer":
+                self._decoder.renew(Sender(self._context, topology.detokenizer))
+            else:
+                index = int(unit.removeprefix("tokenizer "))
+                self._encoder.renew(index, Sender(self._context, topology.tokenizer(index)))
 
     @property
     def probes(self) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -106,9 +125,9 @@ class ReplicaLink:
     def _make_encoder(self, tokenizer: Tokenizer, num_processes: int) -> Encoder:
         if not num_processes:
             return InlineEncoder(tokenizer)
-        return ProcessEncoder([Sender(self._context, self._topology.tokenizer(index)) for index in range(num_processes)])
+        return ProcessEncoder([Sender(self._context, self.topology.tokenizer(index)) for index in range(num_processes)])
 
     def _make_decoder(self, tokenizer: Tokenizer, inline: bool) -> Decoder:
         if inline:
             return InlineDecoder(Detokenizer(tokenizer), lambda texts: self._deliver(texts))
-        return ProcessDecoder(Sender(self._context, self._topology.detokenizer))
+        return ProcessDecoder(Sender(self._context, self.topology.detokenizer))

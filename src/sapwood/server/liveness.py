@@ -1,6 +1,6 @@
 """Whether the processes still answer: one that lives but hangs makes the server unhealthy until it answers again.
 
-Knows how to ask each process something harmless; not why one hangs. It ends nothing: requests go on when the process does.
+Knows how to ask each process something harmless; not why one hangs. It ends nothing itself: requests go on when the process does.
 Invariant: a process is silent from the moment its answer is overdue until that answer comes, and each change is logged once.
 """
 
@@ -12,16 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 PROBE_INTERVAL_S = 5.0
 """Between an answer and the next question."""
-SILENCE_LIMIT_S = 60.0
-"""How late an answer may be: two steps of a large model on a slow machine must fit."""
-
 Probe = Callable[[], Awaitable[object]]
 
 logger = logging.getLogger(__name__)
 
 
 class Liveness:
-    """Asks every process in turn with its own question; `on_change(whether some process is silent)` hears of changes."""
+    """Asks every process in turn with its own question; `on_change(whether some process is silent)` hears of changes,
+    `on_silence(name)` of each process that falls silent, again whenever the timeout has passed once more."""
 
     def __init__(
         self,
@@ -29,11 +27,13 @@ class Liveness:
         on_change: Callable[[bool], None],
         interval_s: float,
         timeout_s: float,
+        on_silence: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._probes = probes
         self._on_change = on_change
         self._interval_s = interval_s
         self._timeout_s = timeout_s
+        self._on_silence = on_silence
         self._silent: set[str] = set()
 
     async def run(self) -> None:
@@ -56,7 +56,9 @@ class Liveness:
         logger.error("the %s process has not answered for %.0f s; the server is unhealthy until it does", name, self._timeout_s)
         self._silent.add(name)
         self._on_change(True)
-        await asyncio.wait((answer,))
+        while not answer.done():
+            self._on_silence(name)
+            await asyncio.wait((answer,), timeout=self._timeout_s)
         self._silent.discard(name)
         logger.warning("the %s process answers again", name)
         self._on_change(bool(self._silent))

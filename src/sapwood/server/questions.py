@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 
 from sapwood.errors import Unavailable
-from sapwood.messages.types import Answer, Ask, AskTimeline, Flush
+from sapwood.messages.types import Answer, Ask, AskTimeline, Flush, Renew
 
-Question = Ask | AskTimeline | Flush
+Question = Ask | AskTimeline | Flush | Renew
 
 
 class Questions:
@@ -41,8 +41,8 @@ class Questions:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def fail_all(self) -> None:
-        """No answer will come any more."""
+    def fail_all(self, reason: str) -> None:
+        """No answer to what was asked so far will come any more."""
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(Unavailable("the engine has failed; restart the server"))
+                future.set_exception(Unavailable(reason, retry_after_s=1.0))

@@ -90,6 +90,11 @@ class RequestRecord:
             self._num_joined = len(self._texts)
         return self._joined
 
+    @property
+    def num_chars(self) -> int:
+        """Characters of the completion so far."""
+        return sum(map(len, self._texts))
+
     def is_worth_an_update(self, interval: int) -> bool:
         """Whether the client should hear now: at the start, at the end, and in between after every `interval` ids."""
         num_new = len(self.token_ids) - self._num_delivered_ids
@@ -114,8 +119,9 @@ class RequestRecord:
             self._extend(event, fresh[: max(0, event.num_tokens - num_known)], now_s)
         if news.prompt_logprobs is not None:
             self.prompt_logprobs = news.prompt_logprobs
-        self.num_cached = max(self.num_cached, news.num_cached)
-        self.cached_below = max(self.cached_below, news.cached_below)
+        if not news.index:  # a replay finds more in the cache than the first admission did
+            self.num_cached = max(self.num_cached, news.num_cached)
+            self.cached_below = max(self.cached_below, news.cached_below)
         self.num_retractions = max(self.num_retractions, news.num_retractions)
         if self.queue_s is None:
             self.queue_s = news.queue_s

@@ -16,6 +16,7 @@ from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.child import receive_orders
 from sapwood.messages.topology import Topology
 from sapwood.messages.types import Drain, Ready, Tokenize, Tokenized, ToTokenizer, pack_ids
+from sapwood.observability.stacks import keep_stacks
 from sapwood.tokenizer.load import open_tokenizer
 from sapwood.tokenizer.tokenizer import Tokenizer
 
@@ -40,6 +41,7 @@ def answer(tokenizer: Tokenizer, question: Tokenize) -> Tokenized:
 def main() -> None:
     """Serve questions until told to drain."""
     orders = receive_orders(TokenizerOrders)
+    keep_stacks(orders.topology.stacks(orders.name))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     questions: Receiver[ToTokenizer] = Receiver(context, orders.topology.tokenizer(orders.index), ToTokenizer)
     answers = Sender(context, orders.topology.server)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
+from dataclasses import replace
 
 import msgspec
 import zmq
@@ -18,15 +20,18 @@ from sapwood.distributed.group import connect
 from sapwood.errors import SapwoodError
 from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.child import receive_orders
+from sapwood.messages.flight import FlightRecorder
 from sapwood.messages.topology import Topology
 from sapwood.messages.types import Ready, ToWorker
 from sapwood.observability.logging import configure_logging
 from sapwood.observability.progress import reporting
+from sapwood.observability.stacks import keep_stacks, note_error
 from sapwood.scheduler.step_log import StepLog, open_step_log
 from sapwood.worker.build import BuiltWorker, build_worker
 from sapwood.worker.event_feed import NoFeed, ZmqFeed
 from sapwood.worker.loop import overlapped, plain
 from sapwood.worker.ports import FollowerPort, Outboxes, ServerPort, share_with_ranks
+from sapwood.worker.recorded import RecordedEngine
 
 COLLECTIVE_TIMEOUT_S = 600.0
 """Bounds the wait for a rank that hangs: longer than any step, and than loading times differ. A dead rank shows at once."""
@@ -79,10 +84,12 @@ def serve_rank(orders: WorkerOrders) -> None:
         cache = orders.engine.cache
         feed = ZmqFeed(context, cache.events_endpoint, cache.events_topic) if cache.events_endpoint else NoFeed()
         outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed)
-        port = ServerPort(inbox, outboxes, share, built.scheduler.stats)
+        port = ServerPort(inbox, outboxes, share, built.scheduler.stats, lambda address: Sender(context, address))
+        recorder = FlightRecorder(topology.flight, time.monotonic)
+        built = replace(built, engine=RecordedEngine(built.engine, recorder, lambda: built.scheduler.suspects))
     else:
         port = FollowerPort(ranks.control)
-    log = open_step_log(orders.scheduler.step_log if orders.rank == 0 else None, built.engine.limits, built.options)
+    log = open_step_log(_step_log_path(orders), built.engine.limits, built.options)
     server.send(Ready(orders.name, os.getpid(), built.info))
     run(built, port, orders.scheduler.overlap, log)
     built.transfers.close()
@@ -90,14 +97,25 @@ def serve_rank(orders: WorkerOrders) -> None:
     context.destroy(linger=500)
 
 
+def _step_log_path(orders: WorkerOrders) -> str | None:
+    """Where rank 0 logs its steps; a worker that was started again does not overwrite what an earlier life wrote."""
+    path, life = orders.scheduler.step_log, orders.topology.life("worker")
+    if path is None or orders.rank:
+        return None
+    return f"{path}.{life}" if life else path
+
+
 def main() -> int:
     """The process's exit status: 0 after a drain, 1 after a failure that was reported."""
     orders = receive_orders(WorkerOrders)
     configure_logging(orders.log_level)
+    stacks = orders.topology.stacks(orders.name)
+    keep_stacks(stacks)
     try:
         serve_rank(orders)
     except SapwoodError as error:
         logger.error("%s: %s", orders.name, error.message)
+        note_error(stacks, error)
         return 1
     return 0
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from sapwood.core.plan import StepResult
 from sapwood.distributed.group import ControlLink
 from sapwood.messages.channel import Receiver, Sender
-from sapwood.messages.types import Drain, StepEvents, StepInputs, StepStats, ToWorker
+from sapwood.messages.types import Drain, Renew, StepEvents, StepInputs, StepStats, ToWorker
 from sapwood.scheduler.scheduler import StepOutcome
 from sapwood.worker.event_feed import EventFeed, NoFeed
 from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
@@ -51,12 +51,18 @@ class ServerPort:
     """Rank 0's port: messages from the server, events to the detokenizer (or the server), answers to the server."""
 
     def __init__(
-        self, inbox: Receiver[ToWorker], outboxes: Outboxes, share: Callable[[StepInputs], None], stats: Callable[[], StepStats]
+        self,
+        inbox: Receiver[ToWorker],
+        outboxes: Outboxes,
+        share: Callable[[StepInputs], None],
+        stats: Callable[[], StepStats],
+        connect: Callable[[str], Sender],
     ) -> None:
         self._inbox = inbox
         self._outboxes = outboxes
         self._share = share
         self._stats = stats
+        self._connect = connect
         self._last_stats: StepStats | None = None
         self.draining = False
 
@@ -64,7 +70,10 @@ class ServerPort:
         transfers = self._outboxes.transfers
         is_idle = not results and transfers.is_busy  # a request may wait for storage alone
         messages = self._inbox.receive(wait_s=TRANSFER_POLL_S if is_idle else HEARTBEAT_S if may_block else 0.0)
-        self.draining = self.draining or any(isinstance(message, Drain) for message in messages)
+        for message in messages:
+            if isinstance(message, Renew):
+                self._renew(message)
+            self.draining = self.draining or isinstance(message, Drain)
         done = transfers.collect()
         inputs = StepInputs(messages=messages, results=results, transfers=done, now_s=time.monotonic())
         self._share(inputs)
@@ -81,6 +90,16 @@ class ServerPort:
             out.answers.send(answer)
         out.events.flush()
         out.answers.flush()
+
+    def _renew(self, renew: Renew) -> None:
+        """What is published from now on belongs to the new epoch: the scheduler forgets in this very step what went before."""
+        out = self._outboxes
+        events = out.events
+        if renew.events_address != events.address:
+            events = self._connect(renew.events_address)
+            out.events.close()
+        self._outboxes = replace(out, events=events, epoch=renew.epoch)
+        self._last_stats = None
 
 
 class FollowerPort:

@@ -59,7 +59,7 @@ def test_a_switch_can_be_turned_off_again(tmp_path: Path) -> None:
         (["--page-size"], "expected one argument"),
         (["--page-size", "x"], "--page-size takes a whole number"),
         (["stray"], "unexpected argument 'stray'"),
-        (["--restart", "always"], "not available"),
+        (["--restart", "sometimes"], "never, always"),
         (["--trust-remote-code"], "never runs code"),
     ],
 )

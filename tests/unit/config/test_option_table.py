@@ -58,7 +58,7 @@ def test_text_becomes_a_value(name: str, text: str, value: object) -> None:
         ("chunked_prefill_size", "0", ">= 1"),
         ("kv_cache_bytes", "2 gallons", "a size"),
         ("schedule_mode", "decode-first", "mixed, prefill-first"),
-        ("restart", "always", "not available"),
+        ("restart", "sometimes", "never, always"),
         ("trust_remote_code", "true", "never runs code"),
         ("model_path", " ", "must not be empty"),
         ("model_path", 3, "text"),

@@ -36,7 +36,13 @@ def test_followers_get_rank_zeros_inputs_and_news_goes_out_once(tmp_path: Path) 
     server: Receiver[ToServer] = Receiver(context, f"ipc://{tmp_path}/s", ToServer)
     to_worker, to_server = Sender(context, f"ipc://{tmp_path}/w"), Sender(context, f"ipc://{tmp_path}/s")
     wire, stats = Wire(), StepStats(num_running=1)
-    leader = ServerPort(inbox, Outboxes(to_server, to_server, 7), share_with_ranks(wire, 2), lambda: stats)
+    leader = ServerPort(
+        inbox,
+        Outboxes(to_server, to_server, 7),
+        share_with_ranks(wire, 2),
+        lambda: stats,
+        lambda address: Sender(context, address),
+    )
     follower = FollowerPort(wire)
 
     to_worker.send(Stop(4, 2))

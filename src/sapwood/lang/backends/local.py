@@ -19,7 +19,7 @@ from sapwood.errors import InvalidRequest
 from sapwood.lang.backends.base import Generation, Job, OnText
 from sapwood.lang.backends.scoring import ChoicePlan, plan_choices
 from sapwood.lang.choices import ChoiceScores, Triple
-from sapwood.lang.roles import NAMED_MARKS, RoleMarks, read_marks
+from sapwood.lang.roles import RoleMarks, named_marks, read_marks
 from sapwood.lang.settings import GenSettings, as_list
 from sapwood.lang.transcript import Prompt, Run
 from sapwood.server.native.reply import ReplyShape, reply
@@ -159,6 +159,7 @@ class LocalBackend:
 def mapped(source: Future[A], make: Callable[[A], B]) -> Future[B]:
     """A future of what `make` makes of the result; it fails as `source` or `make` does."""
     target: Future[B] = Future()
+    target.set_running_or_notify_cancel()
 
     def finish(done: Future[A]) -> None:
         try:
@@ -168,13 +169,6 @@ def mapped(source: Future[A], make: Callable[[A], B]) -> Future[B]:
 
     source.add_done_callback(finish)
     return target
-
-
-def named_marks(name: str) -> RoleMarks:
-    """Marks by name; raises InvalidRequest with the names that there are."""
-    if name not in NAMED_MARKS:
-        raise InvalidRequest(f"chat_template_name must be one of {', '.join(NAMED_MARKS)}, got {name!r}", param="chat_template")
-    return NAMED_MARKS[name]
 
 
 def to_params(settings: GenSettings) -> SamplingParams:
