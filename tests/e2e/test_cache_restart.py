@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import RunningServer, serving
+from serving import RunningServer, serving, wait_until
 
 needs_native = pytest.mark.skipif(find_spec("sapwood.kernels.native._native") is None, reason="the native module is not built")
 STORY = "Once upon a time there was a fox who wanted to know what the stars are made of. " * 4
@@ -59,9 +59,9 @@ def test_a_real_model_killed_while_it_writes(tmp_path: Path) -> None:
     with serving(tmp_path, "smollm2-135m-instruct", *options) as server:
         first, _ = told(server)
         assert "kernels native" in server.log.read_text()
-        server.child("worker").kill()
-        server.process.wait(30)
-    with serving(tmp_path, "smollm2-135m-instruct", *options) as server:
+        server.child("worker").kill()  # the server starts another one, which takes the folder over
+        wait_until(lambda: server.client.get("/ready").status_code == 503, 30, "the death is noticed")
+        wait_until(lambda: server.client.get("/ready").status_code == 200, 60, "another worker serves")
         second, details = told(server)
         assert second == first and details["storage"] > 0
         assert server.stop() == 0
