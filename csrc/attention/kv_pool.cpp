@@ -9,16 +9,27 @@
 
 namespace sapwood {
 
-KvPool::KvPool(const KvShape& shape, int64_t pages) : shape_(shape), pages_(pages) {
+KvPool::KvPool(const KvShape& shape, int64_t pages, const std::vector<bool>& window_layers, int64_t window_pages)
+    : shape_(shape), pages_{pages}, kinds_(window_layers.begin(), window_layers.end()) {
   require(shape.layers > 0 && shape.kv_heads > 0 && shape.head_dim > 0 && shape.head_dim <= kMaxHeadDim,
           "a KV pool needs at least one layer and head and a head_dim of 1 to 1024, not " + std::to_string(shape.head_dim));
-  require(pages > 0 && pages < (int64_t(1) << 27), "a KV pool needs 1 to 2^27 pages, not " + std::to_string(pages));
-  for (int layer = 0; layer < shape.layers; layer++) layers_.emplace_back(size_t(pages * shape.page_bytes()));
+  require(kinds_.empty() || int(kinds_.size()) == shape.layers, "a KV pool needs one window flag for each layer, or none");
+  if (!kinds_.empty()) pages_.push_back(window_pages);
+  kinds_.resize(size_t(shape.layers));
+  for (int64_t count : pages_)
+    require(count > 0 && count < (int64_t(1) << 27), "a KV pool needs 1 to 2^27 pages, not " + std::to_string(count));
+  for (int kind : kinds_) layers_.emplace_back(size_t(pages_[size_t(kind)] * shape.page_bytes()));
 }
 
-void KvPool::check_location(int64_t location) const {
-  require(location >= 0 && location < pages_ * kPageTokens,
-          "KV location " + std::to_string(location) + " is outside a pool of " + std::to_string(pages_ * kPageTokens) + " tokens");
+int64_t KvPool::size_bytes() const {
+  int64_t total = 0;
+  for (int kind : kinds_) total += pages(kind) * shape_.page_bytes();
+  return total;
+}
+
+void KvPool::check_location(int kind, int64_t location) const {
+  require(location >= 0 && location < pages(kind) * kPageTokens,
+          "KV location " + std::to_string(location) + " is outside a pool of " + std::to_string(pages(kind) * kPageTokens) + " tokens");
 }
 
 void KvPool::store(int layer, int64_t location, int kv_head, const float* key, const float* value) const {
@@ -64,12 +75,14 @@ void KvPool::copy_token(const std::byte* source, int64_t s, std::byte* target, i
   std::memmove(target + value_scales + t * scale_row, source + value_scales + s * scale_row, size_t(scale_row));
 }
 
-void KvPool::copy_tokens(const int32_t* from, const int32_t* to, int64_t count) const {
-  for (int64_t i = 0; i < count; i++) check_location(from[i]), check_location(to[i]);
-  for (int layer = 0; layer < shape_.layers; layer++)
+void KvPool::copy_tokens(int kind, const int32_t* from, const int32_t* to, int64_t count) const {
+  for (int64_t i = 0; i < count; i++) check_location(kind, from[i]), check_location(kind, to[i]);
+  for (int layer = 0; layer < shape_.layers; layer++) {
+    if (kinds_[size_t(layer)] != kind) continue;
     for (int head = 0; head < shape_.kv_heads; head++)
       for (int64_t i = 0; i < count; i++)
         copy_token(page(layer, from[i] / kPageTokens, head), from[i] % kPageTokens, page(layer, to[i] / kPageTokens, head), to[i] % kPageTokens);
+  }
 }
 
 }  // namespace sapwood

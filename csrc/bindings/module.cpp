@@ -42,8 +42,8 @@ KvType kv_type_named(const std::string& name) {
 // keys and values [kv_heads, head_dim] -> the location's rows in one layer, rounded to the pool's type.
 void write_token(const KvPool& pool, int layer, int64_t location, Matrix keys, Matrix values) {
   const KvShape& s = pool.shape();
-  pool.check_location(location);
   require(layer >= 0 && layer < s.layers, "there is no layer " + std::to_string(layer));
+  pool.check_location(pool.kind(layer), location);
   for (const Matrix& m : {keys, values})
     require(int(m.shape(0)) == s.kv_heads && int(m.shape(1)) == s.head_dim, "a token has kv_heads x head_dim numbers");
   for (int h = 0; h < s.kv_heads; h++) pool.store(layer, location, h, keys.data() + int64_t(h) * s.head_dim, values.data() + int64_t(h) * s.head_dim);
@@ -122,18 +122,21 @@ NB_MODULE(_native, m) {
   m.def("linear", &linear, nb::arg("pool"), nb::arg("weights"), nb::arg("x"), "float32 [rows, k] -> float32 [rows, sum of the weights' rows].");
 
   nb::class_<KvPool>(m, "KvPool", "KV pages of all layers; 16 tokens per page.")
-      .def(nb::new_([](int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype) {
-             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, kv_type_named(dtype)}, pages);
-           }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16")
-      .def_prop_ro("pages", &KvPool::pages)
+      .def(nb::new_([](int layers, int kv_heads, int head_dim, int64_t pages, const std::string& dtype, const std::vector<bool>& window_layers,
+                       int64_t window_pages) {
+             return std::make_shared<KvPool>(KvShape{layers, kv_heads, head_dim, kv_type_named(dtype)}, pages, window_layers,
+                                             window_pages);
+           }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16", nb::arg("window_layers") = std::vector<bool>(),
+           nb::arg("window_pages") = 0, "Layers that `window_layers` flags (none, or one flag each) have `window_pages` pages of their own.")
+      .def_prop_ro("pages", [](const KvPool& pool) { return pool.pages(); })
       .def_prop_ro("dtype", [](const KvPool& pool) { return std::string(pool.shape().type == KvType::kF16 ? "f16" : pool.shape().type == KvType::kF32 ? "f32" : "i8"); })
       .def_prop_ro("size_bytes", &KvPool::size_bytes)
       .def("write_token", &write_token, nb::arg("layer"), nb::arg("location"), nb::arg("keys"), nb::arg("values"),
            "Stores float32 [kv_heads, head_dim] keys and values; not while a stream runs.")
       .def("read_token", [](const KvPool& pool, int layer, int64_t location) {
              const KvShape& s = pool.shape();
-             pool.check_location(location);
              require(layer >= 0 && layer < s.layers, "there is no layer " + std::to_string(layer));
+             pool.check_location(pool.kind(layer), location);
              OutMatrix out = new_matrix(size_t(2 * s.kv_heads), size_t(s.head_dim));
              for (int h = 0; h < s.kv_heads; h++)
                pool.load(layer, location, h, out.data() + int64_t(h) * s.head_dim, out.data() + int64_t(s.kv_heads + h) * s.head_dim);

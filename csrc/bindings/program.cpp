@@ -14,7 +14,8 @@ using Pairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::dev
 Domain domain_of(bool logits) { return logits ? Domain::kLogits : Domain::kTokens; }
 
 Step make_step(const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs, const nb::list& starts,
-               const nb::list& allowed, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads) {
+               const nb::list& allowed, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads,
+               const std::optional<Pairs>& window_copies) {
   Step step;
   for (nb::handle start : starts) step.starts.push_back(nb::cast<const SlotStart&>(start));
   for (nb::handle item : allowed) {
@@ -26,13 +27,15 @@ Step make_step(const nb::list& tokens, const nb::list& locations, const std::opt
     std::vector<TableRun> out;
     for (nb::handle item : list) {
       const auto t = nb::cast<nb::tuple>(item);
-      out.push_back({nb::cast<int32_t>(t[0]), nb::cast<int32_t>(t[1]), numbers(nb::cast<Ints>(t[2]))});
+      out.push_back({nb::cast<int32_t>(t[0]), nb::cast<int32_t>(t[1]), numbers(nb::cast<Ints>(t[2])), t.size() > 3 ? nb::cast<int32_t>(t[3]) : 0});
     }
     return out;
   };
   step.tokens = table_runs(tokens), step.locations = table_runs(locations);
-  if (copies)
-    for (size_t i = 0; i < copies->shape(0); i++) step.copies_from.push_back((*copies)(i, 0)), step.copies_to.push_back((*copies)(i, 1));
+  const auto pairs = [](const std::optional<Pairs>& list, std::vector<int32_t>& from, std::vector<int32_t>& to) {
+    for (size_t i = 0; list && i < list->shape(0); i++) from.push_back((*list)(i, 0)), to.push_back((*list)(i, 1));
+  };
+  pairs(copies, step.copies_from, step.copies_to), pairs(window_copies, step.window_copies_from, step.window_copies_to);
   const auto moves = [](const std::optional<Pairs>& pairs, std::vector<PageMove>& to) {
     for (size_t i = 0; pairs && i < pairs->shape(0); i++) to.push_back({(*pairs)(i, 0), (*pairs)(i, 1)});
   };
@@ -88,11 +91,13 @@ nb::ndarray<nb::numpy, int32_t, nb::ndim<2>> report_heads(const StepOutput& outp
 void bind_program(nb::module_& m) {
   nb::class_<Step>(m, "Step", "One step, as sapwood.core.plan describes it: integers only.")
       .def("__init__", [](Step* self, const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs,
-                          const nb::list& starts, const nb::list& allowed, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads) {
-             new (self) Step(make_step(tokens, locations, copies, runs, starts, allowed, saves, loads));
+                          const nb::list& starts, const nb::list& allowed, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads,
+                          const std::optional<Pairs>& window_copies) {
+             new (self) Step(make_step(tokens, locations, copies, runs, starts, allowed, saves, loads, window_copies));
            }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"), nb::arg("starts") = nb::list(), nb::arg("allowed") = nb::list(),
-           nb::arg("saves").none() = nb::none(), nb::arg("loads").none() = nb::none(),
-           "tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;\n"
+           nb::arg("saves").none() = nb::none(), nb::arg("loads").none() = nb::none(), nb::arg("window_copies").none() = nb::none(),
+           "tokens, locations: lists of (slot, position, int32 array), locations with 1 as fourth item where they are window pages';\n"
+           "copies, window_copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;\n"
            "starts: SlotStarts; allowed: (index of a sampling run, uint32 array of one bit per id);\n"
            "saves: [S, 2] of page, host page; loads: [L, 2] of host page, page; pages as HostPages counts them.");
 

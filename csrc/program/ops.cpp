@@ -57,7 +57,7 @@ void HeadsOp::run_head(const StepContext& context, int64_t row, int head) const 
   if (query) return;
   const int value = head + kv.kv_heads;
   if (bias_of) kernels().prepare_head({at(value), bias_at(value), nullptr, 0, nullptr, nullptr, kv.head_dim, 0});
-  context.pool.store(layer, context.rows.locations[size_t(row)], head - query_heads, at(head), at(value));
+  context.pool.store(layer, context.rows.kinds[size_t(context.pool.kind(layer))].locations[size_t(row)], head - query_heads, at(head), at(value));
 }
 
 void HeadsOp::run(const Lane& lane, const StepContext& context) {

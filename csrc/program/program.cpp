@@ -15,7 +15,9 @@ void require_size(const std::vector<float>& v, int64_t size, const char* what) {
 }  // namespace
 
 Program::Program(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvPool> kv, const StepLimits& limits, std::shared_ptr<HostPages> host)
-    : pool_(std::move(pool)), kv_(std::move(kv)), host_(host ? std::move(host) : std::make_shared<HostPages>()), tables_(limits, *kv_), sampler_(limits.slots, limits.vocabulary, limits.max_logit_rows, pool_->lanes()) {}
+    : pool_(std::move(pool)), kv_(std::move(kv)), host_(host ? std::move(host) : std::make_shared<HostPages>()), tables_(limits, *kv_), sampler_(limits.slots, limits.vocabulary, limits.max_logit_rows, pool_->lanes()) {
+  require(host_->pages() == 0 || kv_->kinds() == 1, "host pages hold all layers of a page; a pool with window pages has none");
+}
 
 int64_t Program::capacity(Domain domain) const {
   return domain == Domain::kTokens ? tables_.limits().max_rows : tables_.limits().max_logit_rows;
@@ -126,11 +128,11 @@ void Program::heads(HeadsSpec spec) {
   record(std::move(op), Domain::kTokens);
 }
 
-const AttentionPlan* Program::plan_for(int window, int group) {
+const AttentionPlan* Program::plan_for(int window, int group, int kind) {
   for (const auto& p : plans_)
-    if (p->options.window == window) return &p->plan;
+    if (p->options.window == window && p->kind == kind) return &p->plan;
   plans_.push_back(std::make_unique<WindowPlan>());
-  plans_.back()->options = {group, kv_->shape().kv_heads, window, pool_->lanes()};
+  plans_.back()->kind = kind, plans_.back()->options = {group, kv_->shape().kv_heads, window, pool_->lanes()};
   return &plans_.back()->plan;
 }
 
@@ -145,7 +147,7 @@ void Program::attention(int qkv, int out, int layer, const AttentionShape& shape
   if (!attention_) attention_ = std::make_shared<Attention>(kv, shape.query_heads, pool_->lanes());
   ops_.push_back(std::make_unique<AttentionOp>());
   auto& op = static_cast<AttentionOp&>(*ops_.back());
-  op.attention = attention_, op.plan = plan_for(shape.window, shape.query_heads / kv.kv_heads);
+  op.attention = attention_, op.plan = plan_for(shape.window, shape.query_heads / kv.kv_heads, kv_->kind(layer));
   op.layer = layer, op.shape = shape, op.qkv = &from, op.out = &to;
 }
 
@@ -222,7 +224,7 @@ StepOutput Program::run(const Step& step) {
   tables_.apply(step);
   rows_.expand(step, tables_, sampler_, output);
   if (rows_.tokens.empty()) return output;
-  for (auto& p : plans_) p->plan.build(rows_.segments, p->options);
+  for (auto& p : plans_) p->plan.build(rows_.kinds[size_t(p->kind)].segments, p->options);
   const std::span<const LogitRow> all = rows_.logit_rows;
   const size_t most = size_t(tables_.limits().max_logit_rows);
   last_block_ = int64_t(std::min(all.size(), most));

@@ -64,10 +64,11 @@ class Program : public std::enable_shared_from_this<Program> {
   void run_ops(const Span& ops, const StepContext& context);
   void run_lane(const Lane& lane, const Span& ops, const StepContext& context);
   void recording() const;
-  const AttentionPlan* plan_for(int window, int group);
+  const AttentionPlan* plan_for(int window, int group, int kind);
   int64_t capacity(Domain domain) const;
 
   struct WindowPlan {
+    int kind;  // of the layers that use it
     AttentionPlan::Options options;
     AttentionPlan plan;
   };

@@ -8,7 +8,8 @@
 namespace sapwood {
 
 SlotTables::SlotTables(const StepLimits& limits, const KvPool& pool)
-    : limits_(limits), pool_(pool), tokens_(size_t(limits.slots) * size_t(limits.max_len)), locations_(tokens_.size()) {
+    : limits_(limits), pool_(pool), tokens_(size_t(limits.slots) * size_t(limits.max_len)) {
+  for (int kind = 0; kind < pool.kinds(); kind++) locations_.emplace_back(tokens_.size());
   require(limits.slots > 0 && limits.max_len > 0 && limits.vocabulary > 0 && limits.max_rows > 0 && limits.max_logit_rows > 0,
           "slots, max_len, vocabulary, max_rows and max_logit_rows must all be at least 1");
 }
@@ -40,37 +41,50 @@ void SlotTables::check_sampling(const Step& step) const {
   }
 }
 
-void SlotTables::check(const Step& step) const {
-  const auto check_run = [&](const TableRun& w) {
-    require(w.slot >= 0 && w.slot < limits_.slots && w.position >= 0 && w.position <= limits_.max_len &&
-                int64_t(w.values.size()) <= limits_.max_len - w.position,
-            "a table write of " + std::to_string(w.values.size()) + " values at position " + std::to_string(w.position) + " of slot " +
-                std::to_string(w.slot) + " does not fit");
-  };
-  for (const auto& w : step.tokens) {
+void SlotTables::check_run(const TableRun& w) const {
+  require(w.slot >= 0 && w.slot < limits_.slots && w.position >= 0 && w.position <= limits_.max_len &&
+              int64_t(w.values.size()) <= limits_.max_len - w.position,
+          "a table write of " + std::to_string(w.values.size()) + " values at position " + std::to_string(w.position) + " of slot " +
+              std::to_string(w.slot) + " does not fit");
+}
+
+void SlotTables::check_location_runs(const std::vector<TableRun>& runs) const {
+  for (const auto& w : runs) {
     check_run(w);
-    for (int32_t id : w.values) require(id >= 0 && id < limits_.vocabulary, "token id " + std::to_string(id) + " is outside the vocabulary");
-  }
-  for (const auto& w : step.locations) {
-    check_run(w);
+    require(w.kind >= 0 && w.kind < pool_.kinds(), "the pool has no pages of kind " + std::to_string(w.kind));
     for (size_t i = 0; i < w.values.size(); i++) {
-      pool_.check_location(w.values[i]);
+      pool_.check_location(w.kind, w.values[i]);
       require((w.position + int64_t(i)) % kPageTokens == w.values[i] % kPageTokens,
               "location " + std::to_string(w.values[i]) + " cannot hold position " + std::to_string(w.position + int64_t(i)) +
                   ": a page holds 16 consecutive positions in order");
     }
   }
-  require(step.copies_from.size() == step.copies_to.size(), "copies must come in pairs");
-  for (int32_t location : step.copies_from) pool_.check_location(location);
-  for (int32_t location : step.copies_to) pool_.check_location(location);
+}
+
+void SlotTables::check_copies(int kind, const std::vector<int32_t>& from, const std::vector<int32_t>& to) const {
+  require(from.size() == to.size(), "copies must come in pairs");
+  require(from.empty() || kind < pool_.kinds(), "the pool has no pages of kind " + std::to_string(kind));
+  for (int32_t location : from) pool_.check_location(kind, location);
+  for (int32_t location : to) pool_.check_location(kind, location);
+}
+
+void SlotTables::check(const Step& step) const {
+  for (const auto& w : step.tokens) {
+    check_run(w);
+    for (int32_t id : w.values) require(id >= 0 && id < limits_.vocabulary, "token id " + std::to_string(id) + " is outside the vocabulary");
+  }
+  check_location_runs(step.locations);
+  check_copies(0, step.copies_from, step.copies_to);
+  check_copies(1, step.window_copies_from, step.window_copies_to);
   check_runs(step.runs);
   check_sampling(step);
 }
 
 void SlotTables::apply(const Step& step) {
   for (const auto& w : step.tokens) std::copy(w.values.begin(), w.values.end(), tokens(w.slot) + w.position);
-  for (const auto& w : step.locations) std::copy(w.values.begin(), w.values.end(), locations(w.slot) + w.position);
-  pool_.copy_tokens(step.copies_from.data(), step.copies_to.data(), int64_t(step.copies_from.size()));
+  for (const auto& w : step.locations) std::copy(w.values.begin(), w.values.end(), locations(w.slot, w.kind) + w.position);
+  pool_.copy_tokens(0, step.copies_from.data(), step.copies_to.data(), int64_t(step.copies_from.size()));
+  pool_.copy_tokens(1, step.window_copies_from.data(), step.window_copies_to.data(), int64_t(step.window_copies_from.size()));
 }
 
 // Position p is predicted by the row of position p - 1. Prompt positions first, then the one that is sampled.
@@ -95,15 +109,20 @@ void BatchRows::add_logit_rows(const RowRun& run, int32_t index, int32_t* tokens
 }
 
 void BatchRows::expand(const Step& step, const SlotTables& tables, const Sampler& sampler, StepOutput& output) {
-  tokens.clear(), positions.clear(), locations.clear(), segments.clear(), logit_rows.clear();
+  tokens.clear(), positions.clear(), logit_rows.clear();
+  kinds.resize(size_t(tables.pool().kinds()));
+  for (Kind& k : kinds) k.locations.clear(), k.segments.clear();
   std::vector<const uint32_t*> allowed(step.runs.size(), nullptr);
   for (const auto& a : step.allowed) allowed[size_t(a.run)] = a.bits.data();
   for (size_t i = 0; i < step.runs.size(); i++) {
     const RowRun& run = step.runs[i];
-    const int32_t *ids = tables.tokens(run.slot) + run.first, *at = tables.locations(run.slot) + run.first;
-    segments.push_back({tables.locations(run.slot), int(tokens.size()), run.count, run.first + run.count});
+    const int32_t* ids = tables.tokens(run.slot) + run.first;
+    for (size_t k = 0; k < kinds.size(); k++) {
+      const int32_t* row = tables.locations(run.slot, int(k));
+      kinds[k].segments.push_back({row, int(tokens.size()), run.count, run.first + run.count});
+      kinds[k].locations.insert(kinds[k].locations.end(), row + run.first, row + run.first + run.count);
+    }
     tokens.insert(tokens.end(), ids, ids + run.count);
-    locations.insert(locations.end(), at, at + run.count);
     for (int32_t p = 0; p < run.count; p++) positions.push_back(run.first + p);
     add_logit_rows(run, int32_t(i), tables.tokens(run.slot), sampler.settings(run.slot), output);
     if (run.samples) logit_rows.back().allowed = allowed[i];

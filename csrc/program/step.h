@@ -15,6 +15,7 @@ namespace sapwood {
 struct TableRun {  // positions [position, position + values.size()) of a slot's row become `values`
   int32_t slot, position;
   std::vector<int32_t> values;
+  int32_t kind = 0;  // of locations: the kind of layers whose pages these are (see KvPool)
 };
 
 struct RowRun {  // compute positions [first, first + count) of a slot; the last one may choose the next token
@@ -31,7 +32,8 @@ struct Step {  // applied from top to bottom
   std::vector<SlotStart> starts;
   std::vector<TableRun> tokens, locations;
   std::vector<PageMove> saves, loads;  // whole pages to host pages, and back
-  std::vector<int32_t> copies_from, copies_to;
+  std::vector<int32_t> copies_from, copies_to;                // of kind 0
+  std::vector<int32_t> window_copies_from, window_copies_to;  // of kind 1
   std::vector<RowRun> runs;
   std::vector<AllowedIds> allowed;  // at most one per run; a run without one may choose any id
 };
@@ -48,22 +50,30 @@ class SlotTables {
   void check(const Step& step) const;  // throws Error; reads nothing that a step in flight may write
   void apply(const Step& step);        // token and page-table writes, then copies
   int32_t* tokens(int32_t slot) const { return tokens_.data() + int64_t(slot) * limits_.max_len; }
-  int32_t* locations(int32_t slot) const { return locations_.data() + int64_t(slot) * limits_.max_len; }
+  int32_t* locations(int32_t slot, int kind) const { return locations_[size_t(kind)].data() + int64_t(slot) * limits_.max_len; }
   const StepLimits& limits() const { return limits_; }
   const KvPool& pool() const { return pool_; }
 
  private:
+  void check_location_runs(const std::vector<TableRun>& runs) const;
+  void check_copies(int kind, const std::vector<int32_t>& from, const std::vector<int32_t>& to) const;
+  void check_run(const TableRun& run) const;
   void check_runs(const std::vector<RowRun>& runs) const;
   void check_sampling(const Step& step) const;
   StepLimits limits_;
   const KvPool& pool_;
-  Array<int32_t> tokens_, locations_;
+  Array<int32_t> tokens_;
+  std::vector<Array<int32_t>> locations_;  // by kind
 };
 
 // The batch rows of one step, in the order of its runs.
 struct BatchRows {
-  std::vector<int32_t> tokens, positions, locations;
-  std::vector<Segment> segments;
+  struct Kind {  // where the rows and their requests' contexts lie, for one kind of layers
+    std::vector<int32_t> locations;
+    std::vector<Segment> segments;
+  };
+  std::vector<int32_t> tokens, positions;
+  std::vector<Kind> kinds;
   std::vector<LogitRow> logit_rows;  // rows whose logits are needed: to sample from, or to report prompt log-probabilities
 
   // `output` gets room for what the step will sample and report. The step must outlive the rows.

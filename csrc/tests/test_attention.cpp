@@ -265,7 +265,7 @@ TEST(copied_tokens_are_equal_to_the_bit) {
     std::vector<std::vector<float>> truth;
     for (int32_t location : from)
       for (int h : {0, 1}) truth.push_back(row(location, h));
-    w.pool.copy_tokens(from.data(), to.data(), 3);
+    w.pool.copy_tokens(0, from.data(), to.data(), 3);
     for (size_t i = 0; i < 3; i++)
       for (int h : {0, 1}) CHECK(test::same_bits(row(to[i], h).data(), truth[2 * i + size_t(h)].data(), 80));
   }

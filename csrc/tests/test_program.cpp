@@ -36,10 +36,12 @@ struct Recorded {
   int logits;
 };
 
-Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows = 4, bool balanced = false) {
+// Layer 1 sees a window, and has `window_pages` pages of its own if there are any. Keys are balanced if asked for.
+Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows = 4, int window_pages = 0, bool balanced = false) {
   std::vector<float> balance(balanced ? kKvHeads * kHeadDim : 0);
   for (size_t i = 0; i < balance.size(); i++) balance[i] = std::ldexp(1.f, int(i * 5 % 7) - 3);
-  auto kv = std::make_shared<KvPool>(KvShape{kLayers, kKvHeads, kHeadDim, KvType::kF16}, 64);
+  const std::vector<bool> window_layers = window_pages > 0 ? std::vector<bool>{false, true} : std::vector<bool>{};
+  auto kv = std::make_shared<KvPool>(KvShape{kLayers, kKvHeads, kHeadDim, KvType::kF16}, 64, window_layers, window_pages);
   auto p = std::make_shared<Program>(pool, kv, StepLimits{4, kMaxLen, kVocabulary, 700, logit_rows});
   const auto ones = std::vector<float>(kHidden, 1.f);
   auto cosine = std::make_shared<std::vector<float>>(), sine = std::make_shared<std::vector<float>>();
@@ -166,7 +168,7 @@ TEST(program_keeps_the_law_of_batches) {
 TEST(balanced_keys_change_no_bit) {
   std::vector<float> logits;
   for (bool balanced : {false, true}) {
-    Recorded r = record(std::make_shared<ThreadPool>(2), 0, 4, balanced);
+    Recorded r = record(std::make_shared<ThreadPool>(2), 0, 4, 0, balanced);
     Step s = start(1, prompt(170, 1));
     s.runs = {{1, 0, 170, true}};
     r.program->run(s);
@@ -174,6 +176,54 @@ TEST(balanced_keys_change_no_bit) {
     if (!balanced) logits.assign(row, row + kVocabulary);
     else CHECK(test::same_bits(logits.data(), row, logits.size()));
   }
+}
+
+// A ring of window pages, no larger than the window and a chunk, gives what a full layout gives, to the bit.
+TEST(window_layers_with_pages_of_their_own_compute_the_same) {
+  constexpr int kWindow = 40, kChunk = 7, kPages = (kWindow + kChunk + 15 + 15) / 16;
+  const auto ids = prompt(170, 1);
+  const Trace want = alone(2, ids, 30, kChunk, kWindow);
+  Recorded r = record(std::make_shared<ThreadPool>(2), kWindow, 4, kPages);
+  CHECK(r.kv->pages(1) == kPages && r.kv->kind(0) == 0 && r.kv->kind(1) == 1);
+  Trace got;
+  const int n = int(ids.size());
+  Step s = start(1, ids);
+  for (int at = 0; at < n + 29;) {
+    const int count = at < n ? std::min(kChunk, n - at) : 1;
+    std::vector<int32_t> ring;
+    for (int p = at; p < at + count; p++) ring.push_back(p / 16 % kPages * 16 + p % 16);
+    s.locations.push_back({1, at, ring, 1});
+    s.runs = {{1, at, count, at + count >= n}};
+    r.program->check(s);
+    const auto sampled = r.program->run(s).sampled;
+    if (!sampled.empty()) keep(got, r, sampled, 0);
+    s = Step(), at += count;
+  }
+  CHECK(got.ids == want.ids && test::same_bits(got.logits.data(), want.logits.data(), want.logits.size()));
+}
+
+TEST(window_rows_are_copied_apart_and_checked) {
+  Recorded r = record(std::make_shared<ThreadPool>(1), 40, 4, 3);
+  const std::vector<float> ones(kHeadDim, 1.f), twos(kHeadDim, 2.f);
+  for (int head = 0; head < kKvHeads; head++) r.kv->store(0, 1, head, ones.data(), ones.data()), r.kv->store(1, 1, head, twos.data(), twos.data());
+  Step s;
+  s.copies_from = {1}, s.copies_to = {18}, s.window_copies_from = {1}, s.window_copies_to = {34};
+  r.program->run(s);
+  float key[kHeadDim], value[kHeadDim];
+  r.kv->load(0, 18, 0, key, value);
+  CHECK(key[0] == 1.f && value[3] == 1.f);
+  r.kv->load(1, 34, 1, key, value);
+  CHECK(key[0] == 2.f && value[3] == 2.f);
+  r.kv->load(1, 18, 1, key, value);
+  CHECK(key[0] == 0.f);
+  s.window_copies_to = {48};  // beyond the three window pages, though within the others
+  CHECK_THROWS((r.program->check(s), 0));
+  Step write;
+  write.locations.push_back({0, 0, locations(0, 1), 2});
+  CHECK_THROWS((r.program->check(write), 0));
+  Recorded plain = record(std::make_shared<ThreadPool>(1), 40);
+  write.locations[0].kind = 1;
+  CHECK_THROWS((plain.program->check(write), 0));
 }
 
 TEST(stream_runs_launched_steps_in_order_and_signals) {

@@ -116,7 +116,7 @@ TEST(kv_store_load_and_copy) {
       });
       pool.store(0, 7, 1, key.data(), value.data());
       const int32_t from[] = {63, 7}, to[] = {33, 34};
-      pool.copy_tokens(from, to, 2);
+      pool.copy_tokens(0, from, to, 2);
       std::vector<float> k(static_cast<size_t>(head_dim)), v(static_cast<size_t>(head_dim));
       const auto same = [&] {
         for (size_t i = 0; i < k.size(); i++) {
@@ -137,7 +137,7 @@ TEST(kv_store_load_and_copy) {
     }
   const KvPool pool({1, 1, 8, KvType::kF16}, 2);
   const int32_t inside = 3, outside = 32, negative = -1;
-  CHECK_THROWS((pool.copy_tokens(&inside, &outside, 1), 0));
-  CHECK_THROWS((pool.copy_tokens(&negative, &inside, 1), 0));
+  CHECK_THROWS((pool.copy_tokens(0, &inside, &outside, 1), 0));
+  CHECK_THROWS((pool.copy_tokens(0, &negative, &inside, 1), 0));
   CHECK_THROWS(KvPool({1, 1, 8, KvType::kF16}, 0));
 }

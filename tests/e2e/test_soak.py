@@ -12,7 +12,7 @@ from pathlib import Path
 import soak
 from serving import serving, wait_until
 
-SECONDS = 120.0 if os.environ.get("SAPWOOD_LONG_TESTS") else 12.0
+SECONDS = 120.0 if os.environ.get("SAPWOOD_LONG_TESTS") else 6.0
 
 
 def test_a_mixed_load_with_deserters_on_a_tiny_pool(tmp_path: Path) -> None:

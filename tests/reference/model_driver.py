@@ -48,7 +48,7 @@ class ModelDriver:
         for step in schedule:
             rows = [RowRun(sequence, done[sequence], count, False) for sequence, count in step]
             batch = build_batch(rows, self.token_table, self.page_table)
-            hidden = self.model.forward(batch.token_ids, batch.geometry, self.store.layers)
+            hidden = self.model.forward(batch.token_ids, batch.geometries, self.store.layers)
             logits = self.model.logits(hidden, torch.arange(len(hidden)))
             for (sequence, count), part in zip(step, logits.split([count for _, count in step]), strict=True):
                 found[sequence].append(part)

@@ -18,6 +18,7 @@ from sapwood.errors import EngineFailed, SapwoodError, Unavailable
 from sapwood.messages.flight import FlightRecorder
 from sapwood.messages.topology import Topology
 from sapwood.messages.types import Ready, StepStats
+from sapwood.observability.metrics import Metrics
 from sapwood.server.limits import ServingState
 from sapwood.server.recovery import Household, Recovery, unit_of
 
@@ -39,11 +40,14 @@ class FakeReplica:
     worker_epoch: int = 0
     is_holding: bool = False
     is_deaf: bool = False
+    metrics: Metrics = field(default_factory=lambda: Metrics("fake"))
 
     def __post_init__(self) -> None:
         self.topology = Topology(str(self.folder))
         self.pids = {name: index for index, name in enumerate(NAMES)}
-        self.frontend = SimpleNamespace(state=ServingState.READY, stats=StepStats(), num_open=3, replays=self)
+        self.frontend = SimpleNamespace(
+            state=ServingState.READY, stats=StepStats(), num_open=3, replays=self, metrics=self.metrics
+        )
         self.recovery = Recovery(
             Household(
                 supervisor=self,  # type: ignore[arg-type]
@@ -157,6 +161,9 @@ def test_a_worker_goes_with_all_its_ranks_and_everybody_is_replayed(tmp_path: Pa
         "kill worker 0,worker 1", "redirect worker", "start worker 0", "start worker 1", "limits", "replay [1, 2, 3]",
     ]  # fmt: skip
     assert replica.epoch == 1 and replica.recovery.num_restarts == 1 and len(replica.recovery.durations_s) == 1
+    shown = replica.metrics.render().decode()
+    assert 'process_deaths_total{model_name="fake",process="worker 1"} 1.0' in shown
+    assert 'recovery_seconds_count{model_name="fake"} 1.0' in shown
 
 
 def test_a_worker_that_survives_forgets_before_anything_is_replayed(tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         mem_fraction_static=pick.get("mem_fraction_static"),
         kv_cache_bytes=pick.get("kv_cache_bytes"),
         max_total_tokens=pick.get("max_total_tokens"),
+        hybrid_swa_memory=not pick.get("disable_hybrid_swa_memory"),
+        swa_full_tokens_ratio=pick.get("swa_full_tokens_ratio"),
         null_step_ms=pick.get("null_step_ms"),
         cache=_cache(pick, device == "cpu"),
     )

@@ -66,6 +66,8 @@ class EngineSection:
     mem_fraction_static: float | None
     kv_cache_bytes: int | None
     max_total_tokens: int | None
+    hybrid_swa_memory: bool
+    swa_full_tokens_ratio: float | None
     null_step_ms: float
     cache: CacheSection
 

@@ -77,6 +77,11 @@ class ModelConfig:
     def num_layers(self) -> int:
         return len(self.layers)
 
+    @property
+    def widest_window(self) -> int:
+        """What layers with a window see at most; 0: all layers see everything."""
+        return max(kind.window for kind in self.layers)
+
     def kv_bytes_per_token(self, element_bytes: int, tp_size: int = 1, scale_dims: int = 0) -> int:
         """Bytes of K and V that one token takes on one rank in all layers; heads are replicated when ranks exceed them.
 

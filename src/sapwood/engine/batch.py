@@ -40,21 +40,22 @@ class PromptReport:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's input: T token ids (int32, on the device) and where they are."""
+    """One step's input: T token ids (int32, on the device) and where they are, in each kind of attention."""
 
     token_ids: Tensor
-    geometry: StepGeometry
+    geometries: tuple[StepGeometry, ...]
 
 
-def build_batch(rows: Sequence[RowRun], token_table: Tensor, page_table: Tensor) -> Batch:
-    """Flatten `rows` (at least one); both tables are int32 [slots, max_len] on the device."""
+def build_batch(rows: Sequence[RowRun], token_table: Tensor, *page_tables: Tensor) -> Batch:
+    """Flatten `rows` (at least one); all tables are int32 [slots, max_len] on the device, the pages' one for each kind."""
     counts = np.array([row.count for row in rows])
     shifts = np.array([row.first for row in rows]) - np.cumsum(counts) + counts
     positions = np.arange(counts.sum()) + np.repeat(shifts, counts)
     slots = np.repeat(np.array([row.slot for row in rows]), counts)
     index = torch.from_numpy(np.stack((slots, positions))).to(token_table.device, non_blocking=True)
     where = (index[0], index[1])
-    return Batch(token_table[where], StepGeometry(tuple(rows), index[1], page_table[where].long(), page_table))
+    geometries = (StepGeometry(tuple(rows), index[1], table[where].long(), table) for table in page_tables)
+    return Batch(token_table[where], tuple(geometries))
 
 
 def sample_rows(rows: Sequence[RowRun]) -> SampleRows:

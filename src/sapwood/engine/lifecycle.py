@@ -31,7 +31,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class EngineOptions:
     """What an engine is built with. Data types are auto, float32, bfloat16 or float16; lengths count tokens.
 
-    `num_pages` pages of `page_size` tokens make the KV store; `device_index` is this rank's GPU. A synchronous engine finishes
+    `num_pages` pages of `page_size` tokens make the KV store (and `num_window_pages` that of layers with a window, see
+    `EngineLimits`); `device_index` is this rank's GPU. A synchronous engine finishes
     each step before `launch` returns.
     """
 
@@ -45,6 +46,8 @@ class EngineOptions:
     device: str = "auto"
     device_index: int = 0
     num_host_pages: int = 0
+    window: int = 0
+    num_window_pages: int = 0
     synchronous: bool = False
 
 
@@ -90,9 +93,12 @@ def build_engine(
         vocab_size=config.vocab_size,
         eos_token_ids=config.eos_token_ids,
         num_host_pages=options.num_host_pages,
+        window=options.window,
+        num_window_pages=options.num_window_pages,
     )
     dtype = resolve_dtype(options.kv_dtype, config, device.kind)
-    store = KVStore(model.shapes, options.num_pages * options.page_size, dtype, device.torch_device, model.kernels)
+    num_locations, num_window_locations = options.num_pages * options.page_size, options.num_window_pages * options.page_size
+    store = KVStore(model.shapes, num_locations, dtype, device.torch_device, model.kernels, num_window_locations)
     sampler = Sampler(options.num_slots, config.vocab_size, config.eos_token_ids, device.torch_device)
     stream = device.open_stream("sapwood-compute", options.synchronous)
     engine = TorchEngine(limits, model, store, sampler, group, stream, pooler)

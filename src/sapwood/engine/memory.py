@@ -8,10 +8,12 @@ Where an option is not set, the choice and its reason are rows of the table that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sapwood.core.model_config import ModelConfig
-from sapwood.core.units import align_up, div_ceil
+from sapwood.core.units import div_ceil
+from sapwood.engine.kv_split import KVSplit, Load, one_pool, split_kv
 from sapwood.errors import ConfigError
 
 GIB = 1 << 30
@@ -27,7 +29,7 @@ MIN_TOKENS_PER_REQUEST = 256  # fewer would make running requests take each othe
 SMALLEST_POOL_TOKENS = 256
 ATTENTION_TILE_SCORES = 1 << 20  # queries x keys of one attention tile, float32, per head; scores and their softmax
 SAMPLING_BYTES_PER_LOGIT = 32  # logits, a steered copy, two temporaries, probabilities (4 bytes each), cumulative sums (8), spare
-TABLE_BYTES_PER_POSITION = 8  # token table and page table, int32 each
+TABLE_BYTES_PER_POSITION = 12  # token table and a page table for each kind of attention, int32 each
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,11 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """The options that divide memory, as the user set them; None leaves the choice to the plan."""
+    """The options that divide memory, as the user set them; None leaves the choice to the plan.
+
+    Layers with a window have a pool of their own unless there is a reason why all layers share one; `window_ratio` is its tokens
+    per token of the other pool.
+    """
 
     page_size: int = 16
     context_length: int | None = None
@@ -62,6 +68,8 @@ class MemoryOptions:
     mem_fraction_static: float | None = None
     kv_cache_bytes: int | None = None
     max_total_tokens: int | None = None
+    one_pool_because: str = ""
+    window_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,8 @@ class PlanRow:
 class MemoryPlan:
     """The division of one rank's memory. `num_kv_tokens` is num_pages * page_size; byte sizes add up to `available_bytes`.
 
-    `chunked_prefill_size` -1 means that prompts are not cut.
+    `chunked_prefill_size` -1 means that prompts are not cut. Layers that see only `window` positions have pages of their own
+    where that is not 0; then `kv_bytes_per_token` is that of the other layers.
     """
 
     available_bytes: int
@@ -92,6 +101,9 @@ class MemoryPlan:
     chunked_prefill_size: int
     max_running_requests: int
     reasons: tuple[tuple[str, str], ...]
+    window: int = 0
+    num_window_pages: int = 0
+    window_bytes: int = 0
 
     @property
     def num_kv_tokens(self) -> int:
@@ -109,7 +121,12 @@ class MemoryPlan:
         chunk = "whole prompts" if self.chunked_prefill_size == -1 else f"{self.chunked_prefill_size:,} tokens"
         rows = (
             ("weights", format_bytes(self.weight_bytes), ""),
-            ("KV pool", format_bytes(self.kv_bytes), f"{self.num_kv_tokens:,} tokens of {self.kv_bytes_per_token:,} bytes"),
+            (
+                "KV pool",
+                format_bytes(self.kv_bytes - self.window_bytes),
+                f"{self.num_kv_tokens:,} tokens of {self.kv_bytes_per_token:,} bytes",
+            ),
+            *self._window_row(),
             (
                 "activations",
                 format_bytes(self.activation_bytes),
@@ -123,6 +140,12 @@ class MemoryPlan:
             ("running requests", f"{self.max_running_requests:,}", ""),
         )
         return tuple(PlanRow(name, value, "; ".join(filter(None, (fact, why.get(name))))) for name, value, fact in rows)
+
+    def _window_row(self) -> Iterator[tuple[str, str, str]]:
+        """Only where some layers see a window."""
+        if "window pool" in dict(self.reasons):
+            size = f"{self.num_window_pages * self.page_size:,} tokens" if self.window else ""
+            yield "window pool", format_bytes(self.window_bytes) if self.window else "none", size
 
 
 def format_table(plan: MemoryPlan) -> str:
@@ -154,8 +177,10 @@ def plan_memory(
     activations += running * context * TABLE_BYTES_PER_POSITION
     room = available - footprint.weight_bytes - activations
     token_bytes = config.kv_bytes_per_token(footprint.kv_element_bytes, tp_size, footprint.kv_scale_dims)
-    pool = _Pool(options, facts, footprint.weight_bytes, activations, available, room, token_bytes)
-    num_pages = pool.num_pages(2 * running * align_up(context, options.page_size), reasons)
+    split = _split(config, token_bytes, options, Load(running, context, context if chunk == -1 else chunk), reasons)
+    pool = _Pool(options, facts, footprint.weight_bytes, activations, available, room, split)
+    num_pages, num_window_pages = pool.num_pages(reasons)
+    window_bytes = num_window_pages * options.page_size * split.window_token_bytes
     if options.max_running_requests is None:
         fitting = max(1, num_pages * options.page_size // MIN_TOKENS_PER_REQUEST)
         if fitting < running:
@@ -164,17 +189,33 @@ def plan_memory(
     return MemoryPlan(
         available_bytes=available,
         weight_bytes=footprint.weight_bytes,
-        kv_bytes=num_pages * options.page_size * token_bytes,
+        kv_bytes=num_pages * options.page_size * split.token_bytes + window_bytes,
         activation_bytes=activations,
         graph_bytes=0,
         page_size=options.page_size,
         num_pages=num_pages,
-        kv_bytes_per_token=token_bytes,
+        kv_bytes_per_token=split.token_bytes,
         context_length=context,
         chunked_prefill_size=chunk,
         max_running_requests=running,
         reasons=tuple(reasons.items()),
+        window=split.window,
+        num_window_pages=num_window_pages,
+        window_bytes=window_bytes,
     )
+
+
+def _split(config: ModelConfig, token_bytes: int, options: MemoryOptions, load: Load, reasons: dict[str, str]) -> KVSplit:
+    if config.widest_window and options.one_pool_because:
+        reasons["window pool"] = options.one_pool_because
+    if not config.widest_window or options.one_pool_because:
+        return one_pool(token_bytes, options.page_size, load)
+    sees = f"for layers that see {config.widest_window:,} tokens"
+    if options.window_ratio is not None:
+        reasons["window pool"] = f"{sees}: --swa-full-tokens-ratio"
+    else:
+        reasons["window pool"] = f"{sees}: all running requests' windows, as much again for reuse, two chunks"
+    return split_kv(config, token_bytes, options.page_size, load, options.window_ratio)
 
 
 def activation_bytes(config: ModelConfig, footprint: Footprint, chunk: int, running: int, tp_size: int = 1) -> int:
@@ -235,26 +276,28 @@ class _Pool:
     activation_bytes: int
     available_bytes: int
     room_bytes: int
-    token_bytes: int
+    split: KVSplit
 
-    def num_pages(self, useful_tokens: int, reasons: dict[str, str]) -> int:
-        """Pages of the pool; `useful_tokens` bounds it where nobody asked for a size."""
-        if self.room_bytes < SMALLEST_POOL_TOKENS * self.token_bytes:
-            raise ConfigError(f"the model does not fit: {self._sum(SMALLEST_POOL_TOKENS * self.token_bytes)}. {self._advice()}")
+    def num_pages(self, reasons: dict[str, str]) -> tuple[int, int]:
+        """Pages of the pool and of the window's; what requests could ever use bounds them where nobody asked for a size."""
+        least_bytes = SMALLEST_POOL_TOKENS * self.split.least_bytes
+        if self.room_bytes < least_bytes:
+            raise ConfigError(f"the model does not fit: {self._sum(least_bytes)}. {self._advice()}")
         if self.options.kv_cache_bytes is not None:
             budget = self._explicit_budget(self.options.kv_cache_bytes)
             reasons["KV pool"] = "--kv-cache-bytes"
         else:
             budget, reasons["KV pool"] = self._fraction_budget()
-        tokens = budget // self.token_bytes
+        tokens, window_tokens = self.split.divide(budget)
         if self.options.max_total_tokens is not None and self.options.max_total_tokens < tokens:
             tokens, reasons["KV pool"] = self.options.max_total_tokens, "--max-total-tokens"
-        elif self._may_shrink() and useful_tokens < tokens:
-            tokens, reasons["KV pool"] = useful_tokens, "all running requests at full length, and as much again for reuse"
+        elif self._may_shrink() and self.split.most_tokens < tokens:
+            tokens = self.split.most_tokens
+            reasons["KV pool"] = "all running requests at full length, and as much again for reuse"
         pages = tokens // self.options.page_size
         if pages < 1:
             raise ConfigError(f"the KV pool of {tokens} tokens holds no page of {self.options.page_size}; make it larger")
-        return pages
+        return pages, min(max(window_tokens // self.options.page_size, self.split.window and 1), pages)
 
     def _may_shrink(self) -> bool:
         """Whether nobody asked for a size: on a CPU, memory that requests cannot fill is better left to others."""
@@ -276,7 +319,7 @@ class _Pool:
             share = f"weights and pool take {CUDA_STATIC_FRACTION:.0%} of the available memory, if activations leave so much"
             return min(self.room_bytes, max(budget, self.room_bytes // 2)), share
         budget = int(self.available_bytes * fraction) - self.weight_bytes
-        if budget < SMALLEST_POOL_TOKENS * self.token_bytes:
+        if budget < SMALLEST_POOL_TOKENS * self.split.least_bytes:
             raise ConfigError(
                 f"--mem-fraction-static {fraction} of {format_bytes(self.available_bytes)} leaves {format_bytes(budget)} for the "
                 f"KV pool beside {format_bytes(self.weight_bytes)} of weights; raise it, or set --kv-cache-bytes",

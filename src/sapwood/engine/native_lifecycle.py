@@ -47,7 +47,9 @@ def create_native_engine(
     config = checkpoint.config
     pool = _native.ThreadPool(threads)
     span = limits.page_size // _native.PAGE_TOKENS
-    kv = _native.KvPool(config.num_layers, config.num_kv_heads, config.head_dim, limits.num_pages * span, kv_dtype)
+    windows = [bool(kind.window) for kind in config.layers] if limits.window else []
+    sizes_kv = (config.num_layers, config.num_kv_heads, config.head_dim)
+    kv = _native.KvPool(*sizes_kv, limits.num_pages * span, kv_dtype, windows, limits.num_window_pages * span)
     host = _native.HostPages(kv, limits.num_host_pages, span)
     sizes = ProgramLimits(limits.num_slots, limits.max_len, max_rows, LOGIT_ROWS_AT_ONCE)
     weights = NativeWeights(checkpoint, pool, limits.max_len, cache.load(pool), quantization)

@@ -91,10 +91,11 @@ class NativeEngine:
     def _to_step(self, plan: StepPlan) -> _native.Step:
         limits = self._limits
         tokens = [(start.slot, 0, start.token_ids) for start in plan.starts]
-        locations = [(write.slot, write.position, write.locations) for write in plan.writes]
-        copies, saves, loads = (pairs if len(pairs) else None for pairs in (plan.copies, plan.saves, plan.loads))
+        locations = [(write.slot, write.position, write.locations, int(write.is_window)) for write in plan.writes]
+        moves = (plan.copies, plan.saves, plan.loads, plan.window_copies)
+        copies, saves, loads, window_copies = (pairs if len(pairs) else None for pairs in moves)
         starts = [to_native_start(start, limits.vocab_size, limits.eos_token_ids) for start in plan.starts]
-        return _native.Step(tokens, locations, copies, _to_runs(plan.rows), starts, [], saves, loads)
+        return _native.Step(tokens, locations, copies, _to_runs(plan.rows), starts, [], saves, loads, window_copies)
 
 
 def _to_runs(rows: Sequence[RowRun]) -> NDArray[np.int32]:

@@ -7,6 +7,7 @@ so plans take effect in the order of their launches and the launching thread nev
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,7 +115,7 @@ class TorchEngine:
         self._limits, self._model, self._store = limits, model, store
         self._sampler, self._group, self._stream = sampler, group, stream
         self._token_table = torch.zeros(limits.num_slots, limits.max_len, dtype=torch.int32, device=device)
-        self._page_table = torch.zeros_like(self._token_table)
+        self._page_tables = [torch.zeros_like(self._token_table) for _ in range(2 if limits.window else 1)]
         self._scored: dict[int, SlotStart] = {}
         self._pooler = pooler or NoPooler()
 
@@ -145,19 +146,22 @@ class TorchEngine:
     def _run(self, plan: StepPlan) -> StepOutput:
         for start in plan.starts:
             self._start(start)
-        if plan.writes:
-            self._write_locations(plan.writes)
+        for is_window, table in enumerate(self._page_tables):
+            writes = [write for write in plan.writes if write.is_window == is_window]
+            if writes:
+                self._write_locations(table, writes)
         if len(plan.saves):
             self._host.save(self._to_device(plan.saves[:, 0].astype(np.int64)), plan.saves[:, 1].tolist())
         if len(plan.loads):
             self._host.load(plan.loads[:, 0].tolist(), self._to_device(plan.loads[:, 1].astype(np.int64)))
-        if len(plan.copies):
-            sources, targets = self._to_device(plan.copies.astype(np.int64).T)
-            self._store.copy_rows(sources, targets)
+        for copies, of_window in ((plan.copies, False), (plan.window_copies, True)):
+            if len(copies):
+                sources, targets = self._to_device(copies.astype(np.int64).T)
+                self._store.copy_rows(sources, targets, of_window=of_window)
         if not plan.rows:
             return StepOutput(0, sample_rows(()), None, [])
-        batch = build_batch(plan.rows, self._token_table, self._page_table)
-        hidden = self._model.forward(batch.token_ids, batch.geometry, self._store.layers)
+        batch = build_batch(plan.rows, self._token_table, *self._page_tables)
+        hidden = self._model.forward(batch.token_ids, batch.geometries, self._store.layers)
         return self._read_out(plan.rows, hidden)
 
     def _start(self, start: SlotStart) -> None:
@@ -168,13 +172,13 @@ class TorchEngine:
         if start.logprobs.prompt_start is not None:
             self._scored[start.slot] = start
 
-    def _write_locations(self, writes: tuple[TableWrite, ...]) -> None:
+    def _write_locations(self, table: Tensor, writes: Sequence[TableWrite]) -> None:
         """All writes in one scatter; where two of them touch the same entry, the later one holds."""
         starts = [write.slot * self._limits.max_len + write.position for write in writes]
         entries = np.concatenate([start + np.arange(len(w.locations)) for start, w in zip(starts, writes, strict=True)])
         locations = np.concatenate([write.locations for write in writes])
         entries, last = np.unique(entries[::-1], return_index=True)
-        self._page_table.view(-1)[self._to_device(entries)] = self._to_device(locations[::-1][last])
+        table.view(-1)[self._to_device(entries)] = self._to_device(locations[::-1][last])
 
     def _read_out(self, rows: tuple[RowRun, ...], hidden: Tensor) -> StepOutput:
         prompts = [self._score(report, hidden) for report in prompt_reports(rows, self._scored)]

@@ -78,12 +78,19 @@ class Decoder:
         """Attention of each layer on this rank."""
         return [layer.attention.shape for layer in self._layers]
 
-    def forward(self, token_ids: Tensor, geometry: StepGeometry, kv: Sequence[KVLayer]) -> Tensor:
-        """Run T tokens (integers [T]) through all layers and store their keys and values: hidden rows, float32 [T, hidden]."""
-        step = self.kernels.begin_step(geometry, self.shapes)
+    def forward(self, token_ids: Tensor, geometries: Sequence[StepGeometry], kv: Sequence[KVLayer]) -> Tensor:
+        """Run T tokens (integers [T]) through all layers and store their keys and values: hidden rows, float32 [T, hidden].
+
+        Layers with a window go by the last of the geometries, the others by the first.
+        """
+        shapes = self.shapes
+        steps = {}
+        for window in dict.fromkeys(shape.window for shape in shapes):
+            alike = [shape for shape in shapes if shape.window == window]
+            steps[window] = self.kernels.begin_step(geometries[-1 if window else 0], alike)
         hidden = self._vocabulary.embed(token_ids)
-        for layer, rows in zip(self._layers, kv, strict=True):
-            layer(hidden, step, rows)
+        for layer, shape, rows in zip(self._layers, shapes, kv, strict=True):
+            layer(hidden, steps[shape.window], rows)
         return hidden
 
     def final(self, rows: Tensor) -> Tensor:

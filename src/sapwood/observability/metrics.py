@@ -125,6 +125,8 @@ class Metrics:
         self._between = Histogram("inter_token_latency_seconds", "Between the updates of one request.", _STEP_BUCKETS)
         self._queued = Histogram("request_queue_time_seconds", "From arrival at the worker to admission.", _WAIT_BUCKETS)
         self._whole = Histogram("e2e_request_latency_seconds", "From receipt to the end.", _WAIT_BUCKETS)
+        self._deaths: dict[str, int] = {}
+        self._recovery = Histogram("recovery_seconds", "From a process's death until every request goes on.", _WAIT_BUCKETS)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -147,6 +149,14 @@ class Metrics:
         """One HTTP response was begun."""
         self._responses[str(status)] = self._responses.get(str(status), 0) + 1
 
+    def observe_death(self, process: str) -> None:
+        """A process died and is started again."""
+        self._deaths[process] = self._deaths.get(process, 0) + 1
+
+    def observe_recovery(self, duration_s: float) -> None:
+        """Everything is back."""
+        self._recovery.observe(duration_s)
+
     def render(self) -> bytes:
         """All metrics as Prometheus text."""
         return generate_latest(self._registry)
@@ -156,10 +166,11 @@ class Metrics:
         if self._stats is not None:
             for reading in READINGS:
                 yield self._single(reading.kind, reading.name, reading.help, reading.read(self._stats))
-        for histogram in (self._first, self._between, self._queued, self._whole):
+        for histogram in (self._first, self._between, self._queued, self._whole, self._recovery):
             yield histogram.family(self._labels)
         yield self._by_label("request_success_total", "Requests that ended, by reason.", "finished_reason", self._ends)
         yield self._single("counter", "num_aborted_requests_total", "Requests that were aborted.", self._ends.get("abort", 0))
+        yield self._by_label("process_deaths_total", "Processes that died and were started again.", "process", self._deaths)
         yield self._by_label("http_responses_total", "HTTP responses, by status.", "status", self._responses)
 
     def _single(self, kind: str, name: str, help: str, value: float) -> Metric:
@@ -188,6 +199,12 @@ class NullMetrics:
         """Nothing."""
 
     def observe_response(self, status: int) -> None:
+        """Nothing."""
+
+    def observe_death(self, process: str) -> None:
+        """Nothing."""
+
+    def observe_recovery(self, duration_s: float) -> None:
         """Nothing."""
 
     def render(self) -> bytes:

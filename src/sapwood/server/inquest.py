@@ -31,7 +31,7 @@ class Inquest:
         self._frontend = frontend
         self._topology = topology
         self._folder = folder
-        self._hanging: dict[str, tuple[str, list[str]]] = {}
+        self._hanging: dict[int, tuple[str, list[str]]] = {}
 
     async def end(self, process: str, what: str, pids: Mapping[str, int]) -> None:
         """Kill a process that hangs, as `what` says, when the threads of all in `pids` (its group) were asked what they do."""
@@ -41,14 +41,14 @@ class Inquest:
             threads += [f"{name}: {line}" for line in threads_of(pid)]
             if name != process:
                 threads += [f"{name}: {line}" for line in read_stacks(self._topology().stacks(name))]
-        self._hanging[process] = what, threads
+        self._hanging[pids[process]] = what, threads
         with contextlib.suppress(ProcessLookupError):
             os.kill(pids[process], signal.SIGKILL)
 
     def hold(self, process: str, pid: int, code: int) -> str:
         """Write the report of this death, log it; returns how it died, in words."""
         topology = self._topology()
-        hang, threads = self._hanging.pop(process, ("", []))
+        hang, threads = self._hanging.pop(pid, ("", []))
         how = f"it hung and was killed: {hang}" if hang else describe_exit(code)
         is_worker = process.startswith("worker")
         plan = read_plan(topology.flight) if is_worker else None

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -59,7 +60,7 @@ class Recovery:
     house: Household
     blame: Blame = field(default_factory=Blame)
     num_restarts: int = 0
-    durations_s: list[float] = field(default_factory=list)
+    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     _dead: set[str] = field(default_factory=set)
     _starting: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,6 +94,7 @@ class Recovery:
             self._began_s = time.monotonic()
         self._dead |= {unit} | self._starting
         self._starting = set()
+        house.frontend.metrics.observe_death(process)
         if house.frontend.state in (ServingState.READY, ServingState.STALLED):
             house.frontend.state = ServingState.RECOVERING
         self._blame(unit)
@@ -176,6 +178,7 @@ class Recovery:
             self._back_s = time.monotonic()
             self.durations_s.append(self._back_s - self._began_s)
             self._began_s = 0.0
+            house.frontend.metrics.observe_recovery(self.durations_s[-1])
             if house.frontend.state is ServingState.RECOVERING:
                 house.frontend.state = ServingState.READY
             logger.warning("recovered in %.2f s; %d unfinished requests go on", self.durations_s[-1], house.frontend.num_open)

@@ -97,6 +97,8 @@ class TorchBackend:
             device=section.device,
             device_index=self.group.rank,
             num_host_pages=count_host_pages(section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
+            window=plan.window,
+            num_window_pages=plan.num_window_pages,
         )
         model = load_model(options, CountedCheckpoint(checkpoint, progress, set()), self.group, self.device)
         pooler = decoder_pooler(self.pooled, checkpoint, model, self.device) if self.pooled else None
@@ -139,6 +141,8 @@ class NativeBackend:
             vocab_size=checkpoint.config.vocab_size,
             eos_token_ids=checkpoint.config.eos_token_ids,
             num_host_pages=count_host_pages(self.section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
+            window=plan.window,
+            num_window_pages=plan.num_window_pages,
         )
         chunk = self.max_step_tokens if plan.chunked_prefill_size == -1 else plan.chunked_prefill_size
         engine: TieredEngine = self.module.create_native_engine(

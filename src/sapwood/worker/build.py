@@ -108,19 +108,29 @@ def plan_rank(
         mem_fraction_static=engine.mem_fraction_static,
         kv_cache_bytes=engine.kv_cache_bytes,
         max_total_tokens=engine.max_total_tokens,
+        one_pool_because=_one_pool_because(engine),
+        window_ratio=engine.swa_full_tokens_ratio,
     )
     return plan_memory(checkpoint.config, footprint, facts, options, group.size)
+
+
+def _one_pool_because(engine: EngineSection) -> str:
+    """Why layers with a window shall not have pages of their own, if there is a reason."""
+    if engine.cache.host_bytes != 0:
+        return "--enable-hierarchical-cache moves pages of all layers together"
+    return "" if engine.hybrid_swa_memory else "--disable-hybrid-swa-memory"
 
 
 def warm_up(engine: Engine, progress: ProgressCallback) -> None:
     """Run small steps, so that the first request does not pay for first-time work. They leave nothing that matters behind:
     every later request writes its slot and its pages before they are read."""
-    longest = min(engine.limits.max_len - 1, engine.limits.num_pages * engine.limits.page_size)
+    longest = min(engine.limits.max_len - 1, engine.limits.longest_kv)
     for step, count in enumerate(WARM_UP_TOKENS):
         count = min(count, longest)
         start = SlotStart(0, as_ids([0] * count), count, SamplingParams(temperature=0.0, seed=0), LogprobOptions(), 0)
-        write = TableWrite(0, 0, np.arange(count, dtype=np.int32))
-        engine.launch(StepPlan(step, (start,), (write,), no_copies(), (RowRun(0, 0, count, True),))).wait()
+        kinds = (False, True) if engine.limits.window else (False,)
+        writes = tuple(TableWrite(0, 0, np.arange(count, dtype=np.int32), is_window) for is_window in kinds)
+        engine.launch(StepPlan(step, (start,), writes, no_copies(), (RowRun(0, 0, count, True),))).wait()
         progress("warm up", step + 1, len(WARM_UP_TOKENS))
 
 
@@ -177,5 +187,7 @@ def _info(limits: EngineLimits) -> dict[str, Any]:
         "max_total_num_tokens": limits.num_pages * limits.page_size,
         "page_size": limits.page_size,
         "num_host_pages": limits.num_host_pages,
+        "sliding_window": limits.window,
+        "max_window_tokens": limits.num_window_pages * limits.page_size,
         "eos_token_ids": list(limits.eos_token_ids),
     }

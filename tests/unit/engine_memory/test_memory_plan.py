@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.core.model_config import LayerKind, ModelConfig, RopeConfig
+from sapwood.core.plan import window_claim
 from sapwood.engine.memory import (
     GIB,
     Footprint,
@@ -168,6 +169,47 @@ def test_activations_grow_with_the_step_and_shrink_with_the_ranks() -> None:
     base = activation_bytes(CONFIG, FLOAT32, 512, 64)
     assert activation_bytes(CONFIG, FLOAT32, 1024, 64) > base < activation_bytes(CONFIG, FLOAT32, 512, 128)
     assert activation_bytes(CONFIG, FLOAT32, 512, 64, tp_size=3) < base
+
+
+LOCAL, GLOBAL = LayerKind(512, RopeConfig("default", 1e4)), LayerKind(0, RopeConfig("default", 1e6))
+GEMMA = replace(CONFIG, layers=((LOCAL,) * 5 + (GLOBAL,)) * 5, max_position=32768)
+
+
+def gemma_plan(options: MemoryOptions, available: int = 16 * GIB) -> MemoryPlan:
+    return plan_memory(GEMMA, FLOAT32, MemoryFacts("cpu", 32 * GIB, available), options)
+
+
+def test_layers_with_a_window_get_what_running_requests_can_use_of_it() -> None:
+    plan = gemma_plan(MemoryOptions(max_running_requests=8))
+    assert plan.window == 512 and plan.kv_bytes_per_token == TOKEN_BYTES // 6
+    assert plan.num_window_pages == 2 * 8 * window_claim(512, 16) + 2 * 512 // 16
+    assert plan.window_bytes == plan.num_window_pages * 16 * (TOKEN_BYTES - TOKEN_BYTES // 6)
+    assert plan.kv_bytes == plan.num_kv_tokens * plan.kv_bytes_per_token + plan.window_bytes
+    row = next(row for row in plan.table() if row.name == "window pool")
+    assert "512 tokens" in row.reason and "9,984 tokens" in row.reason
+
+
+def test_where_memory_is_short_the_window_leaves_room_for_contexts() -> None:
+    plan = gemma_plan(MemoryOptions(kv_cache_bytes=64 << 20))
+    assert plan.kv_bytes <= 64 << 20
+    assert 0.75 < plan.num_window_pages / plan.num_pages <= 0.8
+    by_ratio = gemma_plan(MemoryOptions(kv_cache_bytes=1 << 30, window_ratio=0.1))
+    assert by_ratio.num_window_pages == pytest.approx(by_ratio.num_pages * 0.1, abs=1)
+    assert gemma_plan(MemoryOptions(max_total_tokens=160)).num_window_pages == 10
+
+
+def test_one_pool_for_all_layers_says_why() -> None:
+    plan = gemma_plan(MemoryOptions(one_pool_because="--disable-hybrid-swa-memory"))
+    assert (plan.window, plan.num_window_pages, plan.kv_bytes_per_token) == (0, 0, TOKEN_BYTES)
+    row = next(row for row in plan.table() if row.name == "window pool")
+    assert (row.value, row.reason) == ("none", "--disable-hybrid-swa-memory")
+
+
+def test_a_model_that_has_windows_only_pays_for_nothing_else() -> None:
+    config = replace(CONFIG, layers=(LOCAL,) * 30)
+    plan = plan_memory(config, FLOAT32, MemoryFacts("cpu", 32 * GIB, 16 * GIB), MemoryOptions(max_running_requests=4))
+    assert plan.kv_bytes_per_token == 0 and plan.kv_bytes == plan.window_bytes > 0
+    assert plan.num_pages == 2 * 4 * 8192 // 16
 
 
 def test_the_table_shows_every_size_and_the_reasons() -> None:

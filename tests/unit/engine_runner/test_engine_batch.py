@@ -15,9 +15,9 @@ def test_tokens_are_read_from_the_tables_in_row_order() -> None:
     token_table = torch.arange(30, dtype=torch.int32).view(3, 10)
     batch = build_batch(ROWS, token_table, token_table + 100)
     assert batch.token_ids.tolist() == [27, 3, 4, 5, 6, 10, 11]
-    assert batch.geometry.positions.tolist() == [7, 3, 4, 5, 6, 0, 1]
-    assert batch.geometry.locations.tolist() == [127, 103, 104, 105, 106, 110, 111]
-    assert batch.geometry.rows == ROWS
+    assert batch.geometries[0].positions.tolist() == [7, 3, 4, 5, 6, 0, 1]
+    assert batch.geometries[0].locations.tolist() == [127, 103, 104, 105, 106, 110, 111]
+    assert batch.geometries[0].rows == ROWS
 
 
 def test_sampling_rows_point_at_their_last_token() -> None:

@@ -72,7 +72,18 @@ def linear(pool: ThreadPool, weights: Sequence[Weight], x: NDArray[numpy.float32
 class KvPool:
     """KV pages of all layers; 16 tokens per page."""
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int, dtype: str = "f16") -> None: ...
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        pages: int,
+        dtype: str = "f16",
+        window_layers: Sequence[bool] = ...,
+        window_pages: int = 0,
+    ) -> None:
+        """Layers that `window_layers` flags (none, or one flag each) have `window_pages` pages of their own."""
+
     @property
     def pages(self) -> int: ...
     @property
@@ -147,16 +158,18 @@ class Step:
     def __init__(
         self,
         tokens: list[tuple[int, int, NDArray[numpy.int32]]],
-        locations: list[tuple[int, int, NDArray[numpy.int32]]],
+        locations: list[tuple[int, int, NDArray[numpy.int32]]] | list[tuple[int, int, NDArray[numpy.int32], int]],
         copies: NDArray[numpy.int32] | None,
         runs: NDArray[numpy.int32],
         starts: list[SlotStart] = ...,
         allowed: list[tuple[int, NDArray[numpy.uint32]]] = ...,
         saves: NDArray[numpy.int32] | None = None,
         loads: NDArray[numpy.int32] | None = None,
+        window_copies: NDArray[numpy.int32] | None = None,
     ) -> None:
         """
-        tokens, locations: lists of (slot, position, int32 array); copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;
+        tokens, locations: lists of (slot, position, int32 array), locations with 1 as fourth item where they are window pages';
+        copies, window_copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;
         starts: SlotStarts; allowed: (index of a sampling run, uint32 array of one bit per id);
         saves: [S, 2] of page, host page; loads: [L, 2] of host page, page; pages as HostPages counts them.
         """
