@@ -234,7 +234,7 @@ def duration(command: list[str], port: int, health: str, what: tuple[list[Conver
     load, name, at_once = what
     with running_server(command, port, health) as url:
         report = measure_serve(endpoint(url), None, name, load, at_once)
-    wanted = sum(turn.num_new for conversation in load for turn in conversation.turns)
+    wanted = sum(conversation.first.num_tokens_wanted for conversation in load)
     if report.num_failed or report.output_tokens != wanted:
         raise EngineFailed(
             f"{command[0]}: {report.num_failed} requests failed {report.errors}, {report.output_tokens} of {wanted} ids"

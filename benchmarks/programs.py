@@ -208,7 +208,7 @@ def measure(args: argparse.Namespace, file: Path, names: Sequence[str]) -> dict[
         for name in names:
             for _ in range(args.repeats):
                 backend.flush_cache()
-                run = run_once(WORKLOADS[name], backend, lambda words: backend._tokenize([words], True, is_first=False)[0])
+                run = run_once(WORKLOADS[name], backend, lambda words: backend.ids_of_text(words) if words else [])
                 found[name]["shared"] = min(run, found[name].get("shared", run), key=lambda r: r.seconds)
     with our_server(file, args.threads, "--disable-radix-cache") as backend:
         for name in names:

@@ -26,8 +26,10 @@ LOCAL_IMPORTS: dict[str, str] = {
 BROAD_HANDLERS: dict[str, str] = {
     "sapwood.device.cpu:submit": "the error is kept and raised again by the step's `result`",
     "sapwood.device.cuda:submit": "the error is kept and raised again by the step's `result`",
-    "sapwood.lang.backends.local:mapped": "the error is raised again by the future's result",
-    "sapwood.lang.backends.local:finish": "the error is raised again by the future's result",
+    "sapwood.lang.backends.futures:mapped": "the error is raised again by the future's result",
+    "sapwood.lang.backends.futures:chained": "the error is raised again by the future's result",
+    "sapwood.lang.backends.futures:go_on": "the error is raised again by the future's result",
+    "sapwood.lang.backends.futures:finish": "the error is raised again by the future's result",
     "sapwood.lang.interpreter:_advance": "the error is the stream's, raised by whoever reads what it lacks",
     "sapwood.lang.interpreter:_finish": "the error is the stream's, raised by whoever reads what it lacks",
     "sapwood.lang.program:_run_aside": "the error is the run's, raised by whoever reads its text",

@@ -40,6 +40,11 @@ class Turn:
     pause_s: float = 0.0
     then: list[Turn] = field(default_factory=list)
 
+    @property
+    def num_tokens_wanted(self) -> int:
+        """Tokens wanted in this turn and in all that follow."""
+        return self.num_new + sum(turn.num_tokens_wanted for turn in self.then)
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:

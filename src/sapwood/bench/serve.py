@@ -87,12 +87,14 @@ class ServeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load:
-    """A run of conversations against one endpoint, at most `max_concurrency` requests at a time (None: no limit)."""
+    """A run of conversations against one endpoint, at most `max_concurrency` requests at a time (None: no limit). `open` are
+    those that were sent and have not ended, `answers` those of conversations that have."""
 
     def __init__(self, target: Endpoint, model: str | None, max_concurrency: int | None) -> None:
         self._target, self._model = target, model
         self._gate = asyncio.Semaphore(max_concurrency) if max_concurrency else None
         self._decoder = msgspec.json.Decoder(Event)
+        self.open: list[Answered] = []
         self.answers: list[Answered] = []
 
     async def run(self, conversations: list[Conversation]) -> float:
@@ -108,7 +110,7 @@ class Load:
     async def _go_on(self, turn: Turn, history: str) -> None:
         """One turn, then all that wait for its answer."""
         prompt = turn.prompt if isinstance(turn.prompt, list) else history + turn.prompt
-        answer = await self._ask(prompt, turn.num_new)
+        answer = await self.ask(prompt, turn.num_new)
         self.answers.append(answer)
         if turn.then and not answer.error:
             said = f"{prompt}{answer.text}"
@@ -118,7 +120,8 @@ class Load:
         await asyncio.sleep(turn.pause_s)
         await self._go_on(turn, history)
 
-    async def _ask(self, prompt: list[int] | str, num_new: int) -> Answered:
+    async def ask(self, prompt: list[int] | str, num_new: int) -> Answered:
+        """One request, streamed to its end; what goes wrong is in the answer."""
         named = {} if self._model is None else {"model": self._model}
         fields = {**named, "prompt": prompt, "max_tokens": num_new, "temperature": 0.0, "ignore_eos": True}
         body = msgspec.json.encode({**fields, "stream": True, "stream_options": {"include_usage": True}})
@@ -126,12 +129,14 @@ class Load:
             if self._gate is not None:
                 await stack.enter_async_context(self._gate)
             answer = Answered(time.perf_counter())
+            self.open.append(answer)
             try:
                 async for payload in stream_events(self._target, body):
                     self._take(answer, payload)
             except (OSError, msgspec.MsgspecError) as error:
                 answer.error = str(error) or type(error).__name__
             answer.ended_s = time.perf_counter()
+            self.open.remove(answer)
         return answer
 
     def _take(self, answer: Answered, payload: bytes) -> None:

@@ -134,12 +134,15 @@ class Metrics:
         """The newest statistics of the scheduler (read when scraped, not before)."""
         self._stats = stats
 
-    def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
-        """One request got tokens, `interval_s` after it was received (the first ones) or after the last ones."""
+    def observe_tokens(self, interval_s: float, is_first: bool, queue_s: float | None = None) -> None:
+        """One request got tokens, `interval_s` after it was received (the first ones) or after the last ones; `queue_s` is how
+        long it waited to be admitted, observed with the first ones."""
         (self._first if is_first else self._between).observe(interval_s)
+        if is_first and queue_s is not None:
+            self._queued.observe(queue_s)
 
     def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:
-        """One request ended: stop, length, abort or error; `queue_s` is how long it waited to be admitted, if it was."""
+        """One request ended: stop, length, abort or error; `queue_s` is how long one without tokens waited to be admitted."""
         if queue_s is not None:
             self._queued.observe(queue_s)
         self._ends[kind] = self._ends.get(kind, 0) + 1
@@ -192,7 +195,7 @@ class NullMetrics:
     def observe_step(self, stats: Any) -> None:
         """Nothing."""
 
-    def observe_tokens(self, interval_s: float, *, is_first: bool) -> None:
+    def observe_tokens(self, interval_s: float, is_first: bool, queue_s: float | None = None) -> None:
         """Nothing."""
 
     def observe_finish(self, kind: str, latency_s: float, queue_s: float | None = None) -> None:

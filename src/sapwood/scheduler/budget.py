@@ -134,13 +134,14 @@ class AutoBudget:
 
     A step without decodes keeps nobody waiting and may have the whole fixed budget. Beside decodes, prompts get what the target
     leaves, never more than twice the largest chunk that was measured lately (a guess is not stretched far beyond what it comes
-    from), and never less than a page.
+    from), and at least one token; a whole page where decodes alone take longer than the target, which is lost then, whatever
+    prompts get.
     """
 
     def __init__(self, target_itl_s: float, step_tokens: int | None, page_size: int) -> None:
         self._target_s = target_itl_s
         self._most = UNLIMITED if step_tokens is None else step_tokens
-        self._floor = min(page_size, self._most)
+        self._page = min(page_size, self._most)
         self._cost = StepCost()
 
     def observe(self, plan: StepPlan, duration_s: float) -> None:
@@ -154,9 +155,10 @@ class AutoBudget:
             return TokenAllowance(self._most)
         self._cost.fit()
         num_attended = sum(attended(row.first, row.count) for row in decodes)
-        left_s = self._target_s / self._cost.margin - self._cost.of_step(len(decodes), num_attended)
-        most = min(self._most, max(2 * self._cost.largest_prompt, self._floor))
-        return TimeAllowance(self._cost, left_s, most, self._floor)
+        decodes_s = self._cost.of_step(len(decodes), num_attended)
+        most = min(self._most, max(2 * self._cost.largest_prompt, self._page))
+        floor = self._page if decodes_s > self._target_s else 1
+        return TimeAllowance(self._cost, self._target_s / self._cost.margin - decodes_s, most, floor)
 
 
 def make_budget(options: SchedulerOptions, page_size: int) -> TokenBudget:

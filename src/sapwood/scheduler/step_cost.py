@@ -42,7 +42,7 @@ class StepCost:
         for row in rows:
             num_tokens += row.count
             num_attended += attended(row.first, row.count)
-        num_decodes = sum(row.count == 1 for row in rows)
+        num_decodes = sum(row.count == 1 and row.samples for row in rows)
         window = self._decodes if num_decodes == len(rows) else self._mixed
         window.add(num_tokens, num_attended, duration_s, num_tokens - num_decodes)
         self._is_stale = True
@@ -95,22 +95,41 @@ class _Window:
 
 
 def fit_step_times(samples: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Coefficients of (1, tokens, attended) with the least relative error, given rows of (tokens, attended, seconds, ...); what
-    would become negative is left out."""
+    """Coefficients of (1, tokens, attended) for rows of (tokens, attended, seconds, ...); zeros without any."""
     if not len(samples):
         return 0.0, 0.0, 0.0
-    features = np.column_stack([np.ones(len(samples)), samples[:, 0], samples[:, 1]]) / samples[:, 2:3]
-    scales = features.max(axis=0)
-    features /= scales
-    kept = [0, 1, 2]
-    while True:
-        part = features[:, kept]
-        gram = part.T @ part + 1e-9 * len(samples) * np.eye(len(kept))
-        solution = np.linalg.solve(gram, part.sum(axis=0))
-        if len(kept) == 1 or solution.min() >= 0.0:
-            break
-        del kept[int(solution.argmin())]
-    coefficients = np.zeros(3)
-    coefficients[kept] = np.maximum(solution, 0.0)
-    base_s, token_s, attended_s = (coefficients / scales).tolist()
+    features = np.column_stack([np.ones(len(samples)), samples[:, 0], samples[:, 1]])
+    base_s, token_s, attended_s = fit_nonnegative(features, samples[:, 2]).tolist()
     return base_s, token_s, attended_s
+
+
+def fit_nonnegative(
+    features: NDArray[np.float64], seconds: NDArray[np.float64], scale_s: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """The coefficients >= 0 of `features` [n, k] that come closest to `seconds` [n > 0], errors counted in parts of `scale_s` [n]
+    (`seconds` by default): least squares by an active set, which grows by the feature that helps most and is cut back where a
+    coefficient would become negative."""
+    scale_s = seconds if scale_s is None else scale_s
+    relative = features / scale_s[:, None]
+    scales = np.maximum(relative.max(axis=0), 1e-300)
+    relative /= scales
+    gram = relative.T @ relative + 1e-9 * len(relative) * np.eye(features.shape[1])
+    wanted, found = relative.T @ (seconds / scale_s), np.zeros(features.shape[1])
+    active = np.zeros(features.shape[1], dtype=bool)
+    for _ in range(3 * features.shape[1]):
+        gain = np.where(active, 0.0, wanted - gram @ found)
+        if gain.max() <= 1e-9 * len(relative):
+            break
+        active[gain.argmax()] = True
+        while True:
+            solution = np.zeros_like(found)
+            solution[active] = np.linalg.solve(gram[np.ix_(active, active)], wanted[active])
+            falling = active & (solution <= 0.0)
+            if not falling.any():
+                break
+            step = np.min(found[falling] / np.maximum(found[falling] - solution[falling], 1e-300))
+            found += step * (solution - found)
+            active &= found > 1e-15
+        found = solution
+    coefficients: NDArray[np.float64] = found / scales
+    return coefficients

@@ -257,7 +257,7 @@ class Frontend:
                 self._lose(record)
                 return
         if record.timings.last_token_s == now_s:
-            self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), is_first=not before_s)
+            self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), not before_s, record.queue_s)
         self._streams[record.number].notify(record)
         if record.state is RecordState.CLOSED:
             self._retire(record)
@@ -295,7 +295,7 @@ class Frontend:
         del self._records[record.number], self._streams[record.number]
         self._rids.discard(record.rid)
         assert record.finish is not None
-        self.metrics.observe_finish(record.finish.kind, self._clock() - record.timings.received_s, record.queue_s)
+        self.metrics.observe_finish(record.finish.kind, self._clock() - record.timings.received_s, record.tokenless_queue_s)
         if not self._records:
             self._idle.set()
 

@@ -130,6 +130,11 @@ class RequestRecord:
             self.close(news.finish, now_s)
         return Reception.TAKEN
 
+    @property
+    def tokenless_queue_s(self) -> float | None:
+        """How long a request that brought no tokens waited in the worker; None when it was not admitted or brought some."""
+        return None if self.timings.last_token_s else self.queue_s
+
     def close(self, finish: Finish, now_s: float) -> None:
         """The one terminal event."""
         self.move(RecordState.CLOSED)

@@ -12,25 +12,29 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sapwood.core.plan import StepPlan
 from sapwood.errors import ConfigError
-from sapwood.scheduler.step_cost import attended, fit_step_times
+from sapwood.scheduler.step_cost import attended, fit_nonnegative
 from sapwood.scheduler.step_log import measured_steps
 
 MIN_STEPS = 20
+NUM_REFITS = 3
+SHORTEST_S = 1e-6
 
 
 class StepTimes(Protocol):
     """How long steps take."""
 
-    def seconds(self, num_tokens: int, num_attended: int) -> float:
-        """The time of a step with so many tokens, which attend to so many positions in all."""
+    def seconds(self, num_tokens: int, num_attended: int, num_read: int = 0) -> float:
+        """The time of a step with so many tokens, which attend to so many positions in all; `num_read`: of its rows' contexts."""
         ...
 
 
 class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds of one step: what its tokens cost, plus `attended_s` for each position that each of them attends to.
+    """Seconds of one step: what its tokens cost, plus `attended_s` for each position that each of them attends to, plus `read_s`
+    for each position of each row's context (keys and values are read once for all tokens of a row).
 
     Tokens cost `base_s + token_s * tokens`, or, where `points` are given, what lies between the two nearest of these
     (tokens, seconds) pairs; beyond the last one the last slope goes on.
@@ -39,20 +43,21 @@ class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_s: float = 0.0
     token_s: float = 0.0
     attended_s: float = 0.0
+    read_s: float = 0.0
     points: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         tokens, seconds = [point[0] for point in self.points], [point[1] for point in self.points]
-        if min(self.base_s, self.token_s, self.attended_s, *seconds, 0.0) < 0.0:
+        if min(self.base_s, self.token_s, self.attended_s, self.read_s, *seconds, 0.0) < 0.0:
             raise ConfigError("a cost model's seconds must not be negative")
         if len(tokens) == 1 or tokens != sorted(set(tokens)) or seconds != sorted(seconds):
             raise ConfigError("a cost model's points must be at least two, with rising tokens and seconds that do not fall")
         if not self.points and self.base_s + self.token_s <= 0.0:
             raise ConfigError("a cost model needs base_s and token_s, or points")
 
-    def seconds(self, num_tokens: int, num_attended: int) -> float:
+    def seconds(self, num_tokens: int, num_attended: int, num_read: int = 0) -> float:
         """The time of a step."""
-        return self._of_tokens(num_tokens) + self.attended_s * num_attended
+        return self._of_tokens(num_tokens) + self.attended_s * num_attended + self.read_s * num_read
 
     def _of_tokens(self, num_tokens: int) -> float:
         if not self.points:
@@ -76,16 +81,36 @@ def load_cost(path: str) -> CostModel:
         raise ConfigError(f"{path} is not a cost model: {error}") from None
 
 
-def calibrate(step_log: str) -> CostModel:
-    """The model that fits the measured steps of a log (`--step-log`) best, in relative error; raises ConfigError when it has too
-    few of them."""
-    samples = [(*step_size(plan), duration_s) for plan, duration_s in measured_steps(step_log) if plan.rows]
+def calibrate(*step_logs: str) -> CostModel:
+    """The model that fits the measured steps of logs (`--step-log`) best, in relative error: a line that bends where steps have
+    about 1, 2, 4, 8... tokens, and what attending and reading add. Raises ConfigError when they are too few.
+
+    Errors are counted in parts of what the model says, not of what was measured: else steps that something delayed would count
+    less than others, and the model would be too fast on average.
+    """
+    samples = [(*step_size(plan), took_s) for log in step_logs for plan, took_s in measured_steps(log) if plan.rows]
     if len(samples) < MIN_STEPS:
-        raise ConfigError(f"{step_log} has {len(samples)} measured steps; calibrating takes at least {MIN_STEPS}")
-    base_s, token_s, attended_s = fit_step_times(np.array(samples, dtype=np.float64))
-    return CostModel(base_s, token_s, attended_s)
+        raise ConfigError(f"{', '.join(step_logs)} has {len(samples)} measured steps; calibrating takes at least {MIN_STEPS}")
+    table = np.array(samples, dtype=np.float64)
+    knots = _knots({int(tokens) for tokens in table[:, 0]})
+    risen = np.clip((table[:, :1] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
+    features = np.column_stack([np.ones(len(table)), risen, table[:, 1:3]])
+    found = fit_nonnegative(features, table[:, 3])
+    for _ in range(NUM_REFITS):
+        found = fit_nonnegative(features, table[:, 3], np.maximum(features @ found, SHORTEST_S))
+    *rises_s, attended_s, read_s = found.tolist()
+    heights_s = np.cumsum(rises_s).tolist()
+    return CostModel(attended_s=attended_s, read_s=read_s, points=tuple(zip(map(int, knots), heights_s, strict=True)))
 
 
-def step_size(plan: StepPlan) -> tuple[int, int]:
-    """Tokens of a step, and positions that they attend to in all."""
-    return plan.num_tokens, sum(attended(row.first, row.count) for row in plan.rows)
+def _knots(counts: set[int]) -> NDArray[np.float64]:
+    """Where the line may bend: the fewest tokens of any step, and of the rest the most within each power of two."""
+    fewest = min(counts)
+    largest = {count.bit_length(): count for count in sorted(counts) if count > fewest}
+    return np.array([fewest, *(largest.values() or [fewest + 1])], dtype=np.float64)
+
+
+def step_size(plan: StepPlan) -> tuple[int, int, int]:
+    """Tokens of a step, positions that they attend to in all, and positions of its rows' contexts."""
+    rows = plan.rows
+    return plan.num_tokens, sum(attended(row.first, row.count) for row in rows), sum(row.first + row.count for row in rows)

@@ -35,7 +35,7 @@ class RecordedTimes:
     def __init__(self, durations_s: Iterator[float]) -> None:
         self._durations_s = durations_s
 
-    def seconds(self, num_tokens: int, num_attended: int) -> float:
+    def seconds(self, num_tokens: int, num_attended: int, num_read: int = 0) -> float:
         """The next step's."""
         return next(self._durations_s, 0.0)
 

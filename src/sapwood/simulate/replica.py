@@ -81,18 +81,19 @@ class Replica:
         for start in plan.starts:
             self._by_slot[start.slot] = self.completions[start.params.seed or 0]
         by_slot, ids = self._by_slot, list[int]()
-        num_tokens, num_attended = 0, 0
+        num_tokens = num_attended = num_read = 0
         for row in plan.rows:
             first, count = row.first, row.count
             num_tokens += count
             num_attended += count * first + count * (count + 1) // 2
+            num_read += first + count
             if row.samples:
                 num_prompt, completion = by_slot[row.slot]
                 position = first + count - num_prompt
                 ids.append(completion[position] if position < len(completion) else completion[-1])
             else:
                 ids.append(-1)
-        duration_s = self._cost.seconds(num_tokens, num_attended) if num_tokens else 0.0
+        duration_s = self._cost.seconds(num_tokens, num_attended, num_read) if num_tokens else 0.0
         began_s = max(self.now_s, self._free_s)
         self._free_s = began_s + duration_s
         self.totals.busy_s += duration_s

@@ -84,6 +84,15 @@ def test_the_floor_is_one_page_even_when_decodes_alone_exceed_the_target() -> No
     assert (allowance.grant(0, 999), allowance.is_spent) == (16, True)
 
 
+def test_a_page_that_would_break_the_target_is_cut() -> None:
+    target_s = 1.15 * true_cost([RowRun(0, 500, 1, True)])  # room for about twelve tokens
+    durations = drive(AutoBudget(target_s, 2048, 16), 200, num_decodes=1)
+    assert max(durations[5:]) <= target_s * 1.02
+    tight = AutoBudget(1.01 * true_cost([RowRun(0, 500, 1, True)]), 2048, 16)
+    drive(tight, 50, num_decodes=1)
+    assert tight.open([RowRun(0, 500, 1, True)]).grant(3000, 999) == 1, "one token, so that prompts do not starve"
+
+
 def test_without_decodes_the_whole_budget_is_free_and_unmeasured_steps_teach_nothing() -> None:
     budget = AutoBudget(0.001, 2048, 16)
     assert budget.open([]).grant(0, 9999) == 2048

@@ -46,7 +46,7 @@ def test_cost_files_are_checked(tmp_path: Path) -> None:
 
 def test_calibrating_finds_the_cost_behind_measured_steps_and_simulating_with_it_repeats_the_run(tmp_path: Path) -> None:
     """A logged run, calibrated and simulated again, gives the same report; its plans replay."""
-    truth = CostModel(base_s=0.007, token_s=0.0003, attended_s=4e-7)
+    truth = CostModel(base_s=0.007, token_s=0.0003, attended_s=4e-7, read_s=1e-6)
     options, path = SchedulerOptions(step_token_budget=64, request_timelines=0), tmp_path / "steps"
     sizes = WorkloadOptions(num_requests=60, rate=4.0, input_tokens=120, output_tokens=30, prefix_tokens=64)
     simulation = Simulation(limits=LIMITS, options=options, cost=truth)
@@ -57,7 +57,9 @@ def test_calibrating_finds_the_cost_behind_measured_steps_and_simulating_with_it
     log.close()
     assert replay(str(path)).first_difference is None
     found = calibrate(str(path))
-    assert (found.base_s, found.token_s, found.attended_s) == pytest.approx((0.007, 0.0003, 4e-7), rel=0.01)
+    assert (found.attended_s, found.read_s) == pytest.approx((4e-7, 1e-6), rel=0.02)
+    for num_tokens in (1, 3, 8, 30, 64):
+        assert found.seconds(num_tokens, 5000) == pytest.approx(truth.seconds(num_tokens, 5000), rel=0.01)
     again = simulate(Simulation(limits=LIMITS, options=options, cost=found), workloads.get("shared-prefix")(sizes))
     assert again.hit_rate == pytest.approx(real.hit_rate, abs=0.02)
     assert again.requests_per_s == pytest.approx(real.requests_per_s, rel=0.02)

@@ -75,6 +75,10 @@ class RuntimeEndpoint:
         """The server's `/server_info`."""
         return dict(self._client.get("/server_info"))
 
+    def ids_of_text(self, text: str) -> list[int]:
+        """The server's ids of a text that is part of a prompt."""
+        return self._tokenize([text], True, is_first=False)[0]
+
     def _generate(
         self, prompt: Prompt, settings: GenSettings, on_text: OnText | None, cancellation: Cancellation
     ) -> list[Generation]:

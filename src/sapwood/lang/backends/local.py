@@ -7,7 +7,6 @@ which the text goes on, so a program finds everything that it has said in the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import cached_property, lru_cache
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +16,8 @@ import msgspec
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
 from sapwood.lang.backends.base import Generation, Job, OnText
+from sapwood.lang.backends.futures import chained, mapped
+from sapwood.lang.backends.healing import ONE_TOKEN, Border, find_border, heal
 from sapwood.lang.backends.scoring import ChoicePlan, plan_choices
 from sapwood.lang.choices import ChoiceScores, Triple
 from sapwood.lang.roles import RoleMarks, named_marks, read_marks
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from sapwood.llm import LLM
     from sapwood.pump import Ticket
 
-A = TypeVar("A")
 B = TypeVar("B")
 MAX_PROGRAMS = 256
 REMEMBERED_RUNS = 64
@@ -38,10 +38,14 @@ SCORE_ONLY = SamplingParams(max_new_tokens=0)
 
 
 class LocalBackend:
-    """Programs on an `LLM`; make it once and use it from anywhere."""
+    """Programs on an `LLM`; make it once and use it from anywhere.
 
-    def __init__(self, llm: LLM, chat_template_name: str | None = None) -> None:
+    With `token_healing` a generation may finish the token in which the program's text ends.
+    """
+
+    def __init__(self, llm: LLM, chat_template_name: str | None = None, *, token_healing: bool = True) -> None:
         self._llm = llm
+        self._heals = token_healing
         self._name = chat_template_name
         self._tokenizer = llm.prompts.tokenizer
         self._encode = lru_cache(REMEMBERED_RUNS)(self._encode_run)
@@ -64,10 +68,30 @@ class LocalBackend:
     def generate(self, prompt: Prompt, settings: GenSettings, on_text: OnText | None) -> Job[list[Generation]]:
         """See `Backend`. Parameters are checked here: raises InvalidRequest."""
         ids = self.ids(prompt)
+        border = find_border(self._tokenizer, prompt, ids, settings) if self._heals else None
+        return self._continue(ids, settings, on_text) if border is None else self._heal(border, settings, on_text)
+
+    def _continue(self, ids: list[int], settings: GenSettings, on_text: OnText | None) -> Job[list[Generation]]:
         follow = None if on_text is None else _follower(on_text)
         ticket = self._llm.submit([ids], to_params(settings), logprobs=_logprob_options(settings), on_update=follow)
         shape = ReplyShape(self._tokenizer, False, bool(settings.return_text_in_logprobs))
         return self._job(ticket, lambda updates: [self._generation(shape, update) for update in updates])
+
+    def _heal(self, border: Border, settings: GenSettings, on_text: OnText | None) -> Job[list[Generation]]:
+        """Choose the token at the border first, then go on from it."""
+
+        def go_on(updates: list[Update]) -> Job[list[Generation]]:
+            healed = heal(self._tokenizer, border, updates[0].record.logprobs[0], settings)
+            if not healed.text:
+                return self._continue(healed.ids, settings, on_text)
+            if on_text is not None:
+                on_text(healed.text)
+            fewer = GenSettings(max_new_tokens=(settings.max_new_tokens or 2) - 1).over(settings)
+            job = self._continue(healed.ids, fewer, on_text)
+            return Job(mapped(job.future, lambda samples: [_after(healed.text, sample) for sample in samples]), job.cancel)
+
+        ticket = self._llm.submit([border.before], ONE_TOKEN, logprobs=border.logprobs)
+        return chained(self._job(ticket, lambda updates: updates), go_on)
 
     def score(self, prompt: Prompt, choices: Sequence[str], unconditional: bool) -> Job[ChoiceScores]:
         """See `Backend`. All choices, with the text and without, are one submission; the text is computed once."""
@@ -156,19 +180,9 @@ class LocalBackend:
         return "".join(text for text, _ in pieces)
 
 
-def mapped(source: Future[A], make: Callable[[A], B]) -> Future[B]:
-    """A future of what `make` makes of the result; it fails as `source` or `make` does."""
-    target: Future[B] = Future()
-    target.set_running_or_notify_cancel()
-
-    def finish(done: Future[A]) -> None:
-        try:
-            target.set_result(make(done.result()))
-        except Exception as error:  # raised again by the future's result
-            target.set_exception(error)
-
-    source.add_done_callback(finish)
-    return target
+def _after(text: str, sample: Generation) -> Generation:
+    """The sample with what the healed token brought before it."""
+    return Generation(text + sample.text, meta={**sample.meta, "healed": text})
 
 
 def to_params(settings: GenSettings) -> SamplingParams:

@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""One stream beside a steady flow of long prompts: benchmarks/latency_target.py [--model NAME] [--server] [--seconds S]
+
+The target is twice the stream's median gap when it is alone. Then, in turn, the target is set (`--target-itl-ms`), fixed step
+budgets are, and prefill-first; each case runs for the same time with two prompts open at any moment, in this process (every case
+with a scheduler of its own on one loaded engine) or, with --server, through `sapwood serve`, one server for each case. Shown are
+the stream's gaps as its reader saw them, the one that had not ended included, and the prompt tokens computed per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+from compare import free_port, running_server, sapwood
+
+from sapwood.bench.batch import NumberedEngine
+from sapwood.bench.http import endpoint
+from sapwood.bench.machine import machine
+from sapwood.bench.prompts import draw_ids
+from sapwood.bench.serve import Load
+from sapwood.core.sampling import SamplingParams
+from sapwood.errors import ConfigError, SapwoodError
+from sapwood.llm import configure
+from sapwood.messages.types import Abort, Submit, ToWorker
+from sapwood.observability.logging import configure_logging
+from sapwood.observability.progress import Bars
+from sapwood.scheduler.options import SchedulerOptions
+from sapwood.scheduler.scheduler import Scheduler
+from sapwood.weights import catalog
+from sapwood.worker.build import build_worker
+from sapwood.worker.core import WorkerCore
+from sapwood.worker.followers import Followers
+
+PROMPT_TOKENS, STREAM_TOKENS, NUM_OPEN, LONGEST = 4000, 20, 2, 4000
+BUDGETS = (2, 4, 8, 16, 512)
+PAGE_TOKENS = 16
+"""A server takes no smaller budget."""
+ALONE, AUTO, PREFILL_FIRST = "alone", "target", "prefill-first, 512"
+MAX_SHARE = 1.5
+"""Of the target: what the 99th percentile may be."""
+VOCAB_SIZE = 32000
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Seconds between the stream's tokens, and prompt tokens per second."""
+
+    gaps_s: np.ndarray
+    prompt_tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is set: the step's tokens, the target in seconds (None: none), the mode; and whether prompts arrive."""
+
+    chunk: int
+    target_s: float | None = None
+    mode: str = "mixed"
+    has_prompts: bool = True
+
+
+Runner = Callable[[Case, float], Seen]
+
+
+def gaps(moments: Sequence[float], end_s: float) -> np.ndarray:
+    """Between tokens, and from the last one to the end where that is longer than usual."""
+    found = np.diff(np.array(moments))
+    rest_s = end_s - moments[-1]
+    return np.append(found, rest_s) if not len(found) or rest_s > np.median(found) * 3 else found
+
+
+# ----------------------------------------------------------------------------------------------------- in process
+class InProcess:
+    """Cases on one loaded engine."""
+
+    def __init__(self, engine: NumberedEngine, options: SchedulerOptions, overlap: bool) -> None:
+        self._engine, self._options, self._overlap = engine, options, overlap
+        self._chance = np.random.default_rng(1)
+
+    def __call__(self, case: Case, seconds: float) -> Seen:
+        options = replace(self._options, step_token_budget=case.chunk, target_itl_s=case.target_s, mode=case.mode)
+        worker = WorkerCore(Scheduler(self._engine.limits, options), self._engine, self._overlap)
+        gc.collect()
+        moments = [self._until_first_token(worker)]
+        began_s, computed = time.perf_counter(), worker.scheduler.stats().computed_tokens_total
+        number, open_prompts = 1, set[int]()
+        while time.perf_counter() - began_s < seconds:
+            messages = list[ToWorker]()
+            while case.has_prompts and len(open_prompts) < NUM_OPEN:
+                number += 1
+                open_prompts.add(number)
+                messages.append(self._submit(number, PROMPT_TOKENS, 1))
+            for event in worker.step(messages).events:
+                if event.number == 1:
+                    moments.append(time.perf_counter())
+                elif event.finish is not None:
+                    open_prompts.discard(event.number)
+        end_s, total = time.perf_counter(), worker.scheduler.stats().computed_tokens_total
+        worker.step([Abort([1, *open_prompts])])
+        while worker.has_work:
+            worker.step([])
+        return Seen(gaps(moments, end_s), (total - computed - len(moments) + 1) / (end_s - began_s))
+
+    def _until_first_token(self, worker: WorkerCore) -> float:
+        events = worker.step([self._submit(1, STREAM_TOKENS, LONGEST)]).events
+        while not events:
+            events = worker.step([]).events
+        return time.perf_counter()
+
+    def _submit(self, number: int, num_prompt: int, num_new: int) -> Submit:
+        ids = draw_ids(self._chance, num_prompt, self._engine.limits.vocab_size)
+        params = SamplingParams(max_new_tokens=num_new, temperature=0.0, seed=number, ignore_eos=True)
+        return Submit(number, number, 0, ids.tobytes(), params)
+
+
+@contextmanager
+def in_process(model: str) -> Iterator[Runner]:
+    """The model, loaded here."""
+    config = configure(None, {"model_path": model})
+    with Bars() as bars:
+        path = "null" if config.model.is_null else str(catalog.resolve(config.model.model_path, bars))
+        followers = Followers(config, path)
+        built = build_worker(config.model, config.engine, config.scheduler, path, followers.group, bars)
+    engine = NumberedEngine(built.engine)
+    if engine.limits.max_len < PROMPT_TOKENS + 1:
+        raise ConfigError(f"{model} has room for {engine.limits.max_len} tokens; take a model with more than {PROMPT_TOKENS}")
+    try:
+        yield InProcess(engine, built.options, config.scheduler.overlap)
+    finally:
+        engine.close()
+        followers.close()
+
+
+# ----------------------------------------------------------------------------------------------- through a server
+def through_server(model: str) -> Runner:
+    """A server for each case."""
+
+    def run(case: Case, seconds: float) -> Seen:
+        port = free_port()
+        words = ["serve", "--model", model, "--port", str(port), "--chunked-prefill-size", str(case.chunk)]
+        words += ["--schedule-mode", case.mode]
+        words += [] if case.target_s is None else ["--target-itl-ms", f"{case.target_s * 1e3:.3f}"]
+        with running_server(sapwood(*words), port, "/ready") as url:
+            return asyncio.run(_measure(url, case, seconds))
+
+    return run
+
+
+async def _measure(url: str, case: Case, seconds: float) -> Seen:
+    load, chance = Load(endpoint(url), None, None), np.random.default_rng(1)
+    stream = asyncio.create_task(load.ask(draw_ids(chance, STREAM_TOKENS, VOCAB_SIZE).tolist(), LONGEST))
+    while not load.open:
+        await asyncio.sleep(0.01)
+    reader = load.open[0]
+    while not reader.moments:
+        await asyncio.sleep(0.005)
+    began_s, num_prompts, ends = time.perf_counter(), NUM_OPEN if case.has_prompts else 0, list[float]()
+
+    async def prompts() -> None:
+        while True:
+            await load.ask(draw_ids(chance, PROMPT_TOKENS, VOCAB_SIZE).tolist(), 1)
+            ends.append(time.perf_counter())
+
+    flow = [asyncio.create_task(prompts()) for _ in range(num_prompts)]
+    await asyncio.sleep(seconds)
+    end_s = time.perf_counter()
+    for task in (stream, *flow):
+        task.cancel()
+    await asyncio.gather(stream, *flow, return_exceptions=True)
+    moments = [moment for moment in reader.moments if moment <= end_s]
+    if reader.error or not ends and case.has_prompts:
+        print(f"no prompt ended in {seconds:g} s {reader.error}; give more --seconds", file=sys.stderr)
+    spent_s = (ends[-1] if ends else end_s) - began_s
+    return Seen(gaps(moments, end_s), len(ends) * PROMPT_TOKENS / spent_s)
+
+
+# ---------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True)
+class Row:
+    """All runs of a case: the 99th percentile as a share of the target, the median of the throughputs."""
+
+    share: float
+    rate: float
+
+
+def show(name: str, runs: Sequence[Seen], target_s: float) -> Row:
+    """Print a case."""
+    all_gaps = np.concatenate([run.gaps_s for run in runs]) * 1e3
+    p50, p90, p99 = np.percentile(all_gaps, (50, 90, 99))
+    found = Row(float(p99) / target_s / 1e3, float(np.median([run.prompt_tokens_per_s for run in runs])))
+    cells = [name, f"{len(all_gaps)}", *(f"{gap:.1f}" for gap in (p50, p90, p99, all_gaps.max()))]
+    print(f"| {' | '.join(cells)} | {found.share:.2f} | {found.rate:.0f} |", flush=True)
+    return found
+
+
+def measure(run: Runner, budgets: Sequence[int], seconds: float, repeats: int) -> None:
+    """All cases in turn, then the table."""
+    alone = run(Case(512, has_prompts=False), min(seconds, 5.0))
+    target_s = 2.0 * float(np.median(alone.gaps_s))
+    cases = {AUTO: Case(512, target_s)} | {f"fixed, {budget}": Case(budget) for budget in budgets}
+    cases[PREFILL_FIRST] = Case(512, mode="prefill-first")
+    seen: dict[str, list[Seen]] = {name: [] for name in cases}
+    for repeat in range(repeats):
+        for name in list(cases)[:: 1 if repeat % 2 == 0 else -1]:
+            seen[name].append(run(cases[name], seconds))
+    print(f"Target: {target_s * 1e3:.1f} ms, twice the median gap alone. Gaps in ms.\n")
+    print("| | gaps | p50 | p90 | p99 | max | p99 / target | prompt tokens/s |\n|---|---|---|---|---|---|---|---|")
+    show(ALONE, [alone], target_s)
+    rows = {name: show(name, runs, target_s) for name, runs in seen.items()}
+    fixed = [row for name, row in rows.items() if name.startswith("fixed")]
+    own = rows[AUTO].rate
+    print(f"\nThroughput with the target: {own / max(row.rate for row in fixed):.0%} of the best fixed budget's", end="")
+    keeping = [row.rate for row in fixed if row.share <= MAX_SHARE]
+    print(f", {own / max(keeping):.0%} of the best that keeps p99 within {MAX_SHARE} x the target." if keeping else ".")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="name or path [%(default)s]")
+    parser.add_argument("--server", action="store_true", help="through `sapwood serve`")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each run [%(default)s]")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each case [%(default)s]")
+    args = parser.parse_args(words)
+    configure_logging("warning")
+    facts = machine()
+    print(f"{args.model}, {'server' if args.server else 'in process'}, {facts.cpu}, {facts.num_cores} cores, {facts.date}\n")
+    if args.server:
+        measure(through_server(args.model), [budget for budget in BUDGETS if budget >= PAGE_TOKENS], args.seconds, args.repeats)
+        return 0
+    with in_process(args.model) as run:
+        measure(run, BUDGETS, args.seconds, args.repeats)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except SapwoodError as error:
+        sys.exit(str(error))
