@@ -6,6 +6,7 @@ Usage: make_reference_outputs.py NAME=FILE.gguf [NAME=FILE.gguf ...] [--out DIR]
 Each of the 20 prompts continues for 64 tokens, past any end-of-sequence id, one prompt at a time with transformers' own
 KV cache. Besides the ids, the distance between the two largest logits is kept for each generated position: an engine whose
 arithmetic differs in the last bits may legitimately choose differently where that distance is tiny, and nowhere else.
+The mean log-probability of a fixed text (prose.txt beside the files) is kept too: e to its negative is the perplexity.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+DATA = Path(__file__).parent.parent / "tests" / "data" / "reference"
 NUM_NEW_TOKENS = 64
 
 LONG_LIST = "Stock of the shop, shelf by shelf.\n" + "\n".join(
@@ -87,6 +89,14 @@ def continue_greedily(model: Any, ids: list[int]) -> tuple[list[int], list[float
     return output, gaps
 
 
+@torch.inference_mode()
+def mean_logprob(model: Any, ids: list[int]) -> float:
+    """Of the ids from the second on, each given those before it."""
+    tokens = torch.tensor([ids])
+    logprobs = model(tokens).logits[0, :-1].float().log_softmax(-1)
+    return float(logprobs.gather(1, tokens[0, 1:, None]).double().mean())
+
+
 def make(name: str, path: Path, out: Path) -> None:
     """Run one model over every prompt and write its file."""
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -97,7 +107,10 @@ def make(name: str, path: Path, out: Path) -> None:
         output, gaps = continue_greedily(model, ids)
         cases.append({"prompt": text, "prompt_ids": ids, "output_ids": output, "gaps": gaps})
         print(f"{name}: {len(cases)}/20 {text[-30:]!r} -> {tokenizer.decode(output)[:60]!r}", flush=True)
-    document = {"model": name, "transformers": transformers.__version__, "torch": torch.__version__, "cases": cases}
+    prose = tokenizer((DATA / "prose.txt").read_text())["input_ids"]
+    text = {"ids": prose, "mean_logprob": mean_logprob(model, prose)}
+    versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+    document = {"model": name, **versions, "cases": cases, "prose": text}
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
 
@@ -106,7 +119,7 @@ def main() -> None:
     """Parse the command line and write one file per model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="NAME=FILE.gguf")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests" / "data" / "reference")
+    parser.add_argument("--out", type=Path, default=DATA)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -9,16 +9,27 @@
 
 namespace sapwood {
 
+// Where the largest number of a group of 32 stands out (its lead), it has two digits: 128 * high + codes8. `digits` holds `high`
+// in the byte of its place among the four numbers of K step `step`, so that one more dot product with that step's weight codes
+// adds it; 0 where no number stands out.
+struct Lead8 {
+  uint32_t digits;
+  int32_t step;  // 0..7
+};
+constexpr int kLedGroups = 64;  // groups per word of `led8`
+
 // Rows of activations in the forms that the linears read; see linear/activations.h for who owns the memory.
 struct ActivationView {
   const int8_t* codes8 = nullptr;     // [row][padded K], +-127
+  const Lead8* lead8 = nullptr;       // [row][groups]
+  const uint64_t* led8 = nullptr;     // [row][led_words]: bit g % 64 of word g / 64 is set where group g has a lead
   const float* scale8 = nullptr;      // [row][groups]
-  const float* sum8 = nullptr;        // [row][groups]: scale8 * sum of the group's codes
+  const float* sum8 = nullptr;        // [row][groups]: scale8 * sum of the group's codes, high digit included
   const float* half_sum8 = nullptr;   // [row][2 * groups]: the same for each half of 16
   const int16_t* codes13 = nullptr;   // [row][padded K], +-4095
   const float* scale13 = nullptr;     // [row][groups]
   const float* values = nullptr;      // [row][padded K], the unquantised numbers
-  int64_t padded_k = 0, groups = 0;
+  int64_t padded_k = 0, groups = 0, led_words = 0;
 };
 
 struct LinearArgs {
@@ -37,6 +48,8 @@ enum : unsigned { kWant8 = 1, kWant13 = 2, kWantValues = 4 };
 struct QuantizedRow {
   unsigned want;
   int8_t* codes8;
+  Lead8* lead8;
+  uint64_t* led8;
   float *scale8, *sum8, *half_sum8;
   int16_t* codes13;
   float* scale13;

@@ -4,9 +4,10 @@
 //   few rows    codes are widened in registers straight from the weight stream (bound by memory bandwidth)
 //   many rows   a chunk of K of one panel is unpacked to L1 once, then every row tile runs over it (bound by arithmetic)
 //
-//   tile of R rows x 16 columns, one group:     acc[r][c]  (c = two halves of 8 columns)
-//        activations  r: [a0 a1 a2 a3] broadcast to 8 columns
-//        x codes      k: vector (k, c)          -> 8 int32 sums, exact
+//   tile of R rows x 16 columns, one group:     acc[r]
+//        activations  r: [a0 a1 a2 a3] broadcast to the columns
+//        x codes      of K step k                -> 16 int32 sums, exact
+//        + 128 * high digits of the rows' leads x codes of their K steps, where any row of the tile has one (Lead8)
 //        then, once per group, in fp32:         acc = acc + min * sum(a);  acc = acc + (dot * scale_a) * scale_w
 //        or with an offset:                     acc = acc + (dot * scale_a - offset * sum(a)) * scale_w
 //
@@ -28,43 +29,43 @@ template <class S>
 struct Panel {  // one unpacked group: 16 columns x 32 K
   float scale[S::kHalves][16];
   float min[S::kOffset ? 0 : 16];
-  alignas(32) uint8_t codes[512];
+  alignas(64) uint8_t codes[512];
 };
 
 struct Rows {  // a tile's activations, at its first row and the current group
   const int8_t* codes;
+  const Lead8* lead;
+  const uint64_t* led;  // at the first group of the matrix
   const float *scale, *sum;
-  int64_t code_stride, group_stride, sum_stride;
+  int64_t code_stride, group_stride, sum_stride, led_stride;
 };
 
 template <class S>
 SAPWOOD_INLINE Rows rows_at(const ActivationView& v, int64_t row, int64_t group) {
   const float* sums = S::kHalves == 2 ? v.half_sum8 : v.sum8;
-  return {v.codes8 + row * v.padded_k + group * kGroup, v.scale8 + row * v.groups + group,
-          sums + (row * v.groups + group) * S::kHalves, v.padded_k, v.groups, v.groups * S::kHalves};
+  return {v.codes8 + row * v.padded_k + group * kGroup, v.lead8 + row * v.groups + group, v.led8 + row * v.led_words,
+          v.scale8 + row * v.groups + group, sums + (row * v.groups + group) * S::kHalves, v.padded_k, v.groups, v.groups * S::kHalves, v.led_words};
 }
 
 template <class S>
-SAPWOOD_INLINE F fold(F acc, I dot, F scale, F min, float activation_scale, float activation_sum) {
+SAPWOOD_INLINE PF fold(PF acc, PI dot, PF scale, PF min, float activation_scale, float activation_sum) {
   if constexpr (S::kOffset != 0) {
-    const F shifted = fma(to_float(dot), all(activation_scale), mul(all(activation_sum), all(-float(S::kOffset))));
+    const PF shifted = fma(to_float(dot), panel_all(activation_scale), panel_all(activation_sum * -float(S::kOffset)));
     return fma(shifted, scale, acc);
   }
-  acc = fma(min, all(activation_sum), acc);
-  return fma(mul(to_float(dot), all(activation_scale)), scale, acc);
+  acc = fma(min, panel_all(activation_sum), acc);
+  return fma(mul(to_float(dot), panel_all(activation_scale)), scale, acc);
 }
 
 template <class S, int... Ks>
 SAPWOOD_INLINE void unpack_codes(const Codes<S::kBits - 4>& codes, uint8_t* out, std::integer_sequence<int, Ks...>) {
-  for (int c = 0; c < 2; c++) (store_int(out + Ks * 64 + c * 32, read_codes<S::kBits - 4, Ks>(codes, c)), ...);
+  (panel_store_int(out + Ks * 64, read_codes<S::kBits - 4, Ks>(codes)), ...);
 }
 
 template <class S>
 SAPWOOD_INLINE void unpack(const typename S::Block& block, int g, Panel<S>& panel) {
-  for (int c8 = 0; c8 < 16; c8 += 8) {
-    for (int half = 0; half < S::kHalves; half++) store(panel.scale[half] + c8, S::scale(block, g, half, c8));
-    if constexpr (S::kOffset == 0) store(panel.min + c8, S::min(block, g, c8));
-  }
+  for (int half = 0; half < S::kHalves; half++) panel_store(panel.scale[half], S::scale(block, g, half));
+  if constexpr (S::kOffset == 0) panel_store(panel.min, S::min(block, g));
   unpack_codes<S>(S::codes(block, g), panel.codes, std::make_integer_sequence<int, 8>());
 }
 
@@ -76,11 +77,12 @@ class PanelReader {
   // no panel starts with a stall.
   PanelReader(const Panel<S>* panel, const std::byte* next, int next_bytes) : panel_(panel), next_(next), next_bytes_(next_bytes) {}
   template <int K>
-  SAPWOOD_INLINE I codes(int c) const { return load_int(panel_->codes + K * 64 + c * 32); }
-  SAPWOOD_INLINE F scale(int half, int c) const { return load(panel_->scale[half] + 8 * c); }
-  SAPWOOD_INLINE F min(int c) const {
-    if constexpr (S::kOffset == 0) return load(panel_->min + 8 * c);
-    return zero();
+  SAPWOOD_INLINE PI codes() const { return panel_load_int(panel_->codes + K * 64); }
+  SAPWOOD_INLINE PI codes(int step) const { return panel_load_int(panel_->codes + step * 64); }
+  SAPWOOD_INLINE PF scale(int half) const { return panel_load(panel_->scale[half]); }
+  SAPWOOD_INLINE PF min() const {
+    if constexpr (S::kOffset == 0) return panel_load(panel_->min);
+    return panel_zero();
   }
   SAPWOOD_INLINE void fetch_ahead() {
     if (next_ == nullptr) return;
@@ -100,9 +102,10 @@ class StreamReader {
  public:
   explicit StreamReader(const typename S::Block* block) : block_(block) {}
   template <int K>
-  SAPWOOD_INLINE I codes(int c) const { return read_codes<S::kBits - 4, K>(S::codes(*block_, group_), c); }
-  SAPWOOD_INLINE F scale(int half, int c) const { return S::scale(*block_, group_, half, 8 * c); }
-  SAPWOOD_INLINE F min(int c) const { return S::min(*block_, group_, 8 * c); }
+  SAPWOOD_INLINE PI codes() const { return read_codes<S::kBits - 4, K>(S::codes(*block_, group_)); }
+  SAPWOOD_INLINE PI codes(int step) const { return read_codes<S::kBits - 4>(S::codes(*block_, group_), step); }
+  SAPWOOD_INLINE PF scale(int half) const { return S::scale(*block_, group_, half); }
+  SAPWOOD_INLINE PF min() const { return S::min(*block_, group_); }
   SAPWOOD_INLINE void fetch_ahead() {
     const auto* ahead = reinterpret_cast<const std::byte*>(&S::codes(*block_, group_)) + kPrefetchBytes;
     for (size_t i = 0; i < sizeof *block_ / S::kBlockGroups; i += 64) prefetch(ahead + i);
@@ -117,46 +120,64 @@ class StreamReader {
 };
 
 template <int K, int kStep, int kBits, int R, class Reader>
-SAPWOOD_INLINE void step(const Reader& reader, const Rows& rows, Dot<kBits> (&dots)[R][2]) {
-  const I w0 = reader.template codes<K>(0), w1 = reader.template codes<K>(1);
-SAPWOOD_UNROLL(8)
+SAPWOOD_INLINE void step(const Reader& reader, const Rows& rows, PanelDot<kBits> (&dots)[R]) {
+  const PI codes = reader.template codes<K>();
+SAPWOOD_UNROLL(16)
+  for (int r = 0; r < R; r++) dots[r].add(kStep, codes, panel_broadcast4(rows.codes + r * rows.code_stride + 4 * K));
+}
+
+// Bit 0: whether any of the tile's rows has a lead in `group`; the bits above it: in the groups that follow, up to a word's end.
+template <int R>
+SAPWOOD_INLINE uint64_t led_from(const Rows& rows, int64_t group) {
+  uint64_t any = 0;
+  for (int r = 0; r < R; r++) any |= rows.led[r * rows.led_stride + group / kLedGroups];
+  return any >> group % kLedGroups;
+}
+
+// The high digit of each row's lead, where it lies in this part of the group.
+template <class S, int kHalf, int R, class Reader>
+SAPWOOD_INLINE void add_leads(const Reader& reader, const Rows& rows, int64_t g, PanelDot<S::kBits> (&dots)[R]) {
+SAPWOOD_UNROLL(16)
   for (int r = 0; r < R; r++) {
-    const I a = broadcast4(rows.codes + r * rows.code_stride + 4 * K);
-    dots[r][0].add(kStep, w0, a);
-    dots[r][1].add(kStep, w1, a);
+    const Lead8* lead = rows.lead + r * rows.group_stride + g;
+    if constexpr (S::kHalves == 1) {
+      dots[r].add_high(reader.codes(lead->step), panel_broadcast4(&lead->digits));
+    } else {
+      const uint32_t here = lead->step / 4 == kHalf ? lead->digits : 0;
+      dots[r].add_high(reader.codes(lead->step), panel_broadcast4(&here));
+    }
   }
 }
 
 // One scale's worth of a group: all of it, or half `kHalf` of it.
 template <class S, int kHalf, int R, class Reader, int... Ks>
-SAPWOOD_INLINE void half_group(const Reader& reader, const Rows& rows, int64_t g, F (&acc)[R][2], std::integer_sequence<int, Ks...>) {
+SAPWOOD_INLINE void half_group(const Reader& reader, const Rows& rows, int64_t g, bool led, PF (&acc)[R], std::integer_sequence<int, Ks...>) {
   constexpr int kFirst = kHalf * int(sizeof...(Ks));
-  Dot<S::kBits> dots[R][2];
+  PanelDot<S::kBits> dots[R];
   (step<kFirst + Ks, Ks>(reader, rows, dots), ...);
-  for (int c = 0; c < 2; c++) {
-    const F scale = reader.scale(kHalf, c), min = reader.min(c);
-SAPWOOD_UNROLL(8)
-    for (int r = 0; r < R; r++) {
-      const float sum = rows.sum[r * rows.sum_stride + g * S::kHalves + kHalf];
-      acc[r][c] = fold<S>(acc[r][c], dots[r][c].total, scale, min, rows.scale[r * rows.group_stride + g], sum);
-    }
+  if (led) add_leads<S, kHalf>(reader, rows, g, dots);
+  const PF scale = reader.scale(kHalf), min = reader.min();
+SAPWOOD_UNROLL(16)
+  for (int r = 0; r < R; r++) {
+    const float sum = rows.sum[r * rows.sum_stride + g * S::kHalves + kHalf];
+    acc[r] = fold<S>(acc[r], dots[r].total, scale, min, rows.scale[r * rows.group_stride + g], sum);
   }
 }
 
 template <class S, int R, class Reader>
-SAPWOOD_NOINLINE void tile(Reader reader, int64_t groups, Rows rows, float* out, int64_t stride, bool first) {
+SAPWOOD_NOINLINE void tile(Reader reader, int64_t first, int64_t groups, Rows rows, float* out, int64_t stride) {
   using Steps = std::make_integer_sequence<int, 8 / S::kHalves>;
-  F acc[R][2];
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < 2; c++) acc[r][c] = first ? zero() : load(out + r * stride + 8 * c);
-  for (int64_t g = 0; g < groups; g++, rows.codes += kGroup) {
+  PF acc[R];
+  for (int r = 0; r < R; r++) acc[r] = first == 0 ? panel_zero() : panel_load(out + r * stride);
+  uint64_t led = led_from<R>(rows, first);
+  for (int64_t g = 0; g < groups; g++, rows.codes += kGroup, led >>= 1) {
+    if ((first + g) % kLedGroups == 0) led = led_from<R>(rows, first + g);
     reader.fetch_ahead();
-    half_group<S, 0>(reader, rows, g, acc, Steps());
-    if constexpr (S::kHalves == 2) half_group<S, 1>(reader, rows, g, acc, Steps());
+    half_group<S, 0>(reader, rows, g, led & 1, acc, Steps());
+    if constexpr (S::kHalves == 2) half_group<S, 1>(reader, rows, g, led & 1, acc, Steps());
     reader.advance();
   }
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < 2; c++) store(out + r * stride + 8 * c, acc[r][c]);
+  for (int r = 0; r < R; r++) panel_store(out + r * stride, acc[r]);
 }
 
 // All rows of one block over one panel, K in chunks that fit L1 after unpacking.
@@ -169,9 +190,9 @@ void unpacked_panel(const LinearArgs& args, const typename S::Block* blocks, int
     const int count = int(groups - g0 < kChunkGroups ? groups - g0 : kChunkGroups);
     for (int g = 0; g < count; g++) unpack<S>(blocks[(g0 + g) / S::kBlockGroups], int((g0 + g) % S::kBlockGroups), scratch[g]);
     const auto* next = reinterpret_cast<const std::byte*>(blocks) + (g0 + count) * group_bytes;
-    for_tiles<6>(rows, [&](auto height, int row) {
+    for_tiles<kHighestTile>(rows, [&](auto height, int row) {
       const PanelReader<S> reader(scratch, row == 0 ? next : nullptr, group_bytes);
-      tile<S, height.value>(reader, count, rows_at<S>(args.input, first_row + row, g0), to.out + row * to.stride, to.stride, g0 == 0);
+      tile<S, height.value>(reader, g0, count, rows_at<S>(args.input, first_row + row, g0), to.out + row * to.stride, to.stride);
     });
   }
 }
@@ -190,7 +211,7 @@ void linear(const LinearArgs& args) {
       const PanelOut to(args, panel, first, rows, spill);
       if (args.rows <= kStreamRows) {
         for_tiles<kStreamTile>(rows, [&](auto height, int row) {
-          tile<S, height.value>(StreamReader<S>(blocks), args.input.groups, rows_at<S>(args.input, row, 0), to.out + row * to.stride, to.stride, true);
+          tile<S, height.value>(StreamReader<S>(blocks), 0, args.input.groups, rows_at<S>(args.input, row, 0), to.out + row * to.stride, to.stride);
         });
       } else {
         unpacked_panel<S>(args, blocks, first, rows, to);

@@ -1,10 +1,11 @@
 // Owns: products of unquantised weights (fp16, bf16, fp32) with fp32 activations.
 //
-//   panel of 16 columns: [k = 0: 16 numbers][k = 1: 16 numbers] ...    acc[r][c] += w[k][c] * x[r][k]
+//   panel of 16 columns: [k = 0: 16 numbers][k = 1: 16 numbers] ...    acc[r] += w[k] * x[r][k]
 //
 // Invariant: each output is one chain of fused multiply-adds over ascending k.
 #include "kernels/tables.h"
 #include "kernels/tiles.h"
+#include "simd/panel.h"
 
 namespace sapwood::SAPWOOD_ISA {
 namespace {
@@ -14,33 +15,28 @@ constexpr int64_t kActivationBudget = 256 << 10;
 
 struct HalfWeights {
   using Number = uint16_t;
-  static SAPWOOD_INLINE F read(const Number* p) { return load_half(p); }
+  static SAPWOOD_INLINE PF read(const Number* p) { return panel_load_half(p); }
 };
 struct BfloatWeights {
   using Number = uint16_t;
-  static SAPWOOD_INLINE F read(const Number* p) { return load_bfloat(p); }
+  static SAPWOOD_INLINE PF read(const Number* p) { return panel_load_bfloat(p); }
 };
 struct FloatWeights {
   using Number = float;
-  static SAPWOOD_INLINE F read(const Number* p) { return load(p); }
+  static SAPWOOD_INLINE PF read(const Number* p) { return panel_load(p); }
 };
 
 template <class W, int R>
 SAPWOOD_NOINLINE void tile(const typename W::Number* w, int64_t k_count, const float* x, int64_t x_stride, float* out, int64_t stride) {
-  F acc[R][2];
-  for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = zero();
+  PF acc[R];
+  for (int r = 0; r < R; r++) acc[r] = panel_zero();
   for (int64_t k = 0; k < k_count; k++, w += kPanelColumns) {
     prefetch(reinterpret_cast<const std::byte*>(w) + kPrefetchBytes);
-    const F w0 = W::read(w), w1 = W::read(w + 8);
-SAPWOOD_UNROLL(8)
-    for (int r = 0; r < R; r++) {
-      const F a = all(x[r * x_stride + k]);
-      acc[r][0] = fma(w0, a, acc[r][0]);
-      acc[r][1] = fma(w1, a, acc[r][1]);
-    }
+    const PF weights = W::read(w);
+SAPWOOD_UNROLL(16)
+    for (int r = 0; r < R; r++) acc[r] = fma(weights, panel_all(x[r * x_stride + k]), acc[r]);
   }
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < 2; c++) store(out + r * stride + 8 * c, acc[r][c]);
+  for (int r = 0; r < R; r++) panel_store(out + r * stride, acc[r]);
 }
 
 template <class W>
@@ -54,7 +50,7 @@ void linear(const LinearArgs& args) {
     const int rows = args.rows - first < block_rows ? args.rows - first : block_rows;
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel++) {
       const PanelOut to(args, panel, first, rows, spill);
-      for_tiles<6>(rows, [&](auto height, int row) {
+      for_tiles<kHighestTile>(rows, [&](auto height, int row) {
         tile<W, height.value>(weights + panel * args.k * kPanelColumns, args.k, args.input.values + (first + row) * x_stride, x_stride,
                               to.out + row * to.stride, to.stride);
       });

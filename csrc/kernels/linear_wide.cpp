@@ -6,6 +6,7 @@
 // A group's sum is at most 128 * 4095 * 32 < 2^24: exact in fp32. Invariant: one chain over ascending groups per output.
 #include "kernels/tables.h"
 #include "kernels/tiles.h"
+#include "simd/panel.h"
 
 namespace sapwood::SAPWOOD_ISA {
 namespace {
@@ -17,30 +18,23 @@ template <int R>
 SAPWOOD_NOINLINE void tile(const WideBlock* block, int64_t groups, const ActivationView& input, int64_t row, float* out, int64_t stride, int64_t ahead) {
   const int16_t* codes = input.codes13 + row * input.padded_k;
   const float* scales = input.scale13 + row * input.groups;
-  F acc[R][2];
-  for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = zero();
+  PF acc[R];
+  for (int r = 0; r < R; r++) acc[r] = panel_zero();
   for (int64_t g = 0; g < groups; g++, block++, codes += kGroup) {
     if (ahead)
       for (int i = 0; i < int(sizeof *block); i += 64) prefetch(reinterpret_cast<const std::byte*>(block) + ahead + i);
-    DotWide dots[R][2];
+    PanelDotWide dots[R];
 SAPWOOD_UNROLL(16)
     for (int k = 0; k < 16; k++) {
-      const I w0 = load_widened_s8(block->codes + k * 32), w1 = load_widened_s8(block->codes + k * 32 + 16);
-SAPWOOD_UNROLL(8)
-      for (int r = 0; r < R; r++) {
-        const I a = broadcast4(codes + r * input.padded_k + 2 * k);
-        dots[r][0].add(k, w0, a);
-        dots[r][1].add(k, w1, a);
-      }
+      const PI weights = panel_load_widened_s8(block->codes + k * 32);
+SAPWOOD_UNROLL(16)
+      for (int r = 0; r < R; r++) dots[r].add(k, weights, panel_broadcast4(codes + r * input.padded_k + 2 * k));
     }
-    for (int c = 0; c < 2; c++) {
-      const F scale = load_half(block->scale + 8 * c);
-SAPWOOD_UNROLL(8)
-      for (int r = 0; r < R; r++) acc[r][c] = fma(mul(to_float(dots[r][c].total), all(scales[r * input.groups + g])), scale, acc[r][c]);
-    }
+    const PF scale = panel_load_half(block->scale);
+SAPWOOD_UNROLL(16)
+    for (int r = 0; r < R; r++) acc[r] = fma(mul(to_float(dots[r].total), panel_all(scales[r * input.groups + g])), scale, acc[r]);
   }
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < 2; c++) store(out + r * stride + 8 * c, acc[r][c]);
+  for (int r = 0; r < R; r++) panel_store(out + r * stride, acc[r]);
 }
 
 void linear(const LinearArgs& args) {
@@ -53,8 +47,8 @@ void linear(const LinearArgs& args) {
     const int rows = args.rows - first < block_rows ? args.rows - first : block_rows;
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel++) {
       const PanelOut to(args, panel, first, rows, spill);
-      for_tiles<6>(rows, [&](auto height, int row) {
-        const int64_t ahead = row ? 0 : args.rows <= 6 ? kPrefetchBytes : groups * int64_t(sizeof(WideBlock));
+      for_tiles<kHighestTile>(rows, [&](auto height, int row) {
+        const int64_t ahead = row ? 0 : args.rows <= kHighestTile ? kPrefetchBytes : groups * int64_t(sizeof(WideBlock));
         tile<height.value>(weights + panel * groups, groups, args.input, first + row, to.out + row * to.stride, to.stride, ahead);
       });
       to.finish();

@@ -1,8 +1,13 @@
 // Owns: what happens to one row between two linears: RMSNorm, the gated activations, and their quantisation in the same pass.
 // Invariant: a row depends on nothing but itself; sums run over fixed vector lanes in ascending order.
 //
-// Quantisation of a group of 32: scale = largest magnitude / limit, code = nearest(x / scale), limit 127 or 4095.
+// Quantisation of a group of 32 to 13 bits: scale = largest magnitude / 4095, code = nearest(x / scale).
+// To 8 bits: the same with 127; but a number more than 2.5 times as large as all others of its group would leave few codes to
+// them. It becomes the group's lead, with a second digit that reaches 128 times as far as theirs:
+//   scale = max(second largest, largest / 128) / 127;  lead = nearest(x / scale) = 128 * high + low, low in -64..63
 // A NaN makes its group's scale NaN, so it reaches every output instead of becoming a number.
+#include <bit>
+
 #include "kernels/tables.h"
 #include "simd/vmath.h"
 
@@ -10,6 +15,7 @@ namespace sapwood::SAPWOOD_ISA {
 namespace {
 
 constexpr float kSmallest = 1e-30f;  // smaller groups are zero: their reciprocal would overflow
+constexpr float kLeadRatio = 2.5f, kLeadReach = 128.f;
 
 // A source computes 8 numbers of a row from `kInputs` input rows. The last, partial group is read through zero-filled copies.
 struct Plain {
@@ -41,15 +47,48 @@ SAPWOOD_INLINE float codes_of(const Group& x, float largest, I (&codes)[4]) {
   return largest < kSmallest ? 0.f : largest / float(kLimit);
 }
 
+SAPWOOD_INLINE int index_of(const Group& magnitudes, float largest) {  // the first of them that is it
+  unsigned found = 0;
+  for (int j = 0; j < 4; j++) found |= lanes_equal(magnitudes.v[j], largest) << 8 * j;
+  return std::countr_zero(found);
+}
+
+SAPWOOD_INLINE int at(I v, int lane) {
+  alignas(32) int32_t lanes[8];
+  store_int(lanes, v);
+  return lanes[lane];
+}
+
+SAPWOOD_INLINE float largest_without(const Group& magnitudes, int index) {
+  F m = zero();
+  for (int j = 0; j < 4; j++) m = max_magnitude(m, without_lane(magnitudes.v[j], index - 8 * j));
+  return largest_magnitude(m);
+}
+
+SAPWOOD_INLINE void mark(const Lead8& lead, int64_t g, const QuantizedRow& out) {
+  out.lead8[g] = lead;
+  uint64_t& word = out.led8[g / kLedGroups];
+  word = (g % kLedGroups ? word : 0) | uint64_t(lead.digits != 0) << g % kLedGroups;
+}
+
 SAPWOOD_INLINE void quantize8(const Group& x, float largest, int64_t g, const QuantizedRow& out) {
+  Group magnitudes;
+  for (int j = 0; j < 4; j++) magnitudes.v[j] = abs(x.v[j]);
+  const int lead = index_of(magnitudes, largest);
+  const float others = largest_without(magnitudes, lead);
+  const bool led = largest > kLeadRatio * others;  // not where it is NaN
   I c[4];
-  const float scale = codes_of<127>(x, largest, c);
+  const float scale = codes_of<127>(x, !led ? largest : others * kLeadReach >= largest ? others : largest / kLeadReach, c);
   const int first = sum_of_int(add32(c[0], c[1])), second = sum_of_int(add32(c[2], c[3]));
   out.scale8[g] = scale;
   out.half_sum8[2 * g] = scale * float(first);
   out.half_sum8[2 * g + 1] = scale * float(second);
   out.sum8[g] = scale * float(first + second);
   store_int(out.codes8 + g * kGroup, pack8(pack16(c[0], c[1]), pack16(c[2], c[3])));
+  if (!led) return mark({}, g, out);
+  const int code = at(c[lead / 8], lead % 8), high = (code + 64) >> 7;
+  out.codes8[g * kGroup + lead] = int8_t(code - 128 * high);
+  mark({uint32_t(uint8_t(high)) << 8 * (lead % 4), lead / 4}, g, out);
 }
 
 SAPWOOD_INLINE void quantize13(const Group& x, float largest, int64_t g, const QuantizedRow& out) {

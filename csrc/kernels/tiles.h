@@ -11,6 +11,13 @@ struct Height {
   static constexpr int value = n;
 };
 
+// The registers of a tile: R rows of integer sums, and weights; with 32 registers of 16 columns R can hide their latency.
+#if defined(SAPWOOD_ISA_VNNI)
+constexpr int kHighestTile = 12;
+#else
+constexpr int kHighestTile = 6;
+#endif
+
 // Calls f(Height<R>, first row) for tiles of at most kHighest rows that cover [0, rows): the highest tile as often as it fits.
 template <int kHighest, class Run>
 SAPWOOD_INLINE void for_tiles(int rows, Run&& f) {
@@ -20,6 +27,8 @@ SAPWOOD_INLINE void for_tiles(int rows, Run&& f) {
   constexpr int kMax = kHighest;
 #endif
   int row = 0;
+  if constexpr (kMax >= 12) for (; rows - row >= 12; row += 12) f(Height<12>(), row);
+  if constexpr (kMax >= 8) for (; rows - row >= 8; row += 8) f(Height<8>(), row);
   if constexpr (kMax >= 6) for (; rows - row >= 6; row += 6) f(Height<6>(), row);
   if constexpr (kMax >= 5) for (; rows - row >= 5; row += 5) f(Height<5>(), row);
   if constexpr (kMax >= 4) for (; rows - row >= 4; row += 4) f(Height<4>(), row);
@@ -28,9 +37,9 @@ SAPWOOD_INLINE void for_tiles(int rows, Run&& f) {
   for (; rows - row >= 1; row += 1) f(Height<1>(), row);
 }
 
-// Rows per pass over a panel, so that their activations stay in about `budget` bytes of L2; a multiple of 6, at least 48.
+// Rows per pass over a panel, so that their activations stay in about `budget` bytes of L2; a multiple of 12, at least 48.
 SAPWOOD_INLINE int row_block(int64_t budget, int64_t row_bytes) {
-  const int64_t rows = budget / row_bytes / 6 * 6;
+  const int64_t rows = budget / row_bytes / 12 * 12;
   return int(rows < 48 ? 48 : rows);
 }
 

@@ -18,9 +18,11 @@ class Activations {
   unsigned want() const { return want_; }
 
  private:
-  int64_t max_rows_, k_, padded_k_, groups_;
+  int64_t max_rows_, k_, padded_k_, groups_, led_words_;
   unsigned want_;
   Array<int8_t> codes8_;
+  Array<Lead8> lead8_;
+  Array<uint64_t> led8_;
   Array<int16_t> codes13_;
   Array<float> scale8_, sum8_, half_sum8_, scale13_, values_;
 };

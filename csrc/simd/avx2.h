@@ -47,6 +47,13 @@ SAPWOOD_INLINE float largest_magnitude(F v) {
   a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0x4e));
   return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(a, _mm_shuffle_epi32(a, 0xb1))));
 }
+SAPWOOD_INLINE unsigned lanes_equal(F a, float b) {  // bit i: lane i has the very bits of b
+  return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_castps_si256(a), _mm256_castps_si256(all(b))))));
+}
+SAPWOOD_INLINE F without_lane(F a, int lane) {  // 0 there; unchanged where lane is outside 0..7
+  const I each = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(each, _mm256_set1_epi32(lane))), a);
+}
 SAPWOOD_INLINE F negate(F a) { return _mm256_xor_ps(a, all(-0.f)); }
 SAPWOOD_INLINE F abs(F a) { return _mm256_andnot_ps(all(-0.f), a); }
 SAPWOOD_INLINE F zero_below(F a, F value, F bound) {  // value where a >= bound, else exactly 0 (NaN in a gives 0)
@@ -77,6 +84,7 @@ SAPWOOD_INLINE I broadcast4(const void* p) {  // the same 4 bytes in every 32-bi
   return _mm256_set1_epi32(word);
 }
 SAPWOOD_INLINE I all8(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
+SAPWOOD_INLINE I all16(int v) { return _mm256_set1_epi16(static_cast<short>(v)); }
 SAPWOOD_INLINE I ones16() { return _mm256_set1_epi16(1); }
 SAPWOOD_INLINE I bit_and(I a, I b) { return _mm256_and_si256(a, b); }
 SAPWOOD_INLINE I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
@@ -86,6 +94,9 @@ SAPWOOD_INLINE I shift16(I a) {  // left by n bits, right for negative n, within
   else if constexpr (n < 0) return _mm256_srli_epi16(a, -n);
   else return a;
 }
+SAPWOOD_INLINE I shift16_right(I a, int n) { return _mm256_srl_epi16(a, _mm_cvtsi32_si128(n)); }
+template <int n>
+SAPWOOD_INLINE I shift32_left(I a) { return _mm256_slli_epi32(a, n); }
 SAPWOOD_INLINE I maddubs(I u, I s) { return _mm256_maddubs_epi16(u, s); }
 SAPWOOD_INLINE I madd16(I a, I b) { return _mm256_madd_epi16(a, b); }
 SAPWOOD_INLINE I add16(I a, I b) { return _mm256_add_epi16(a, b); }

@@ -69,6 +69,12 @@ SAPWOOD_INLINE float largest_magnitude(F a) {
   for (float x : a.v) m = max_magnitude(m, x);
   return m;
 }
+SAPWOOD_INLINE unsigned lanes_equal(F a, float b) {
+  unsigned mask = 0;
+  for (int i = 0; i < 8; i++) mask |= unsigned(std::bit_cast<int32_t>(a.v[i]) == std::bit_cast<int32_t>(b)) << i;
+  return mask;
+}
+SAPWOOD_INLINE F without_lane(F a, int lane) { return lanes([&](int i) { return i == lane ? 0.f : a.v[i]; }); }
 SAPWOOD_INLINE F negate(F a) { return lanes([&](int i) { return -a.v[i]; }); }
 SAPWOOD_INLINE F abs(F a) { return lanes([&](int i) { return std::fabs(a.v[i]); }); }
 SAPWOOD_INLINE F zero_below(F a, F value, F bound) {
@@ -102,6 +108,7 @@ SAPWOOD_INLINE I broadcast4(const void* p) {
   return r;
 }
 SAPWOOD_INLINE I all8(int x) { return elements<int8_t>([&](int) { return x; }); }
+SAPWOOD_INLINE I all16(int x) { return elements<int16_t>([&](int) { return x; }); }
 SAPWOOD_INLINE I ones16() { return elements<int16_t>([](int) { return 1; }); }
 SAPWOOD_INLINE I bit_and(I a, I b) { return elements<int8_t>([&](int i) { return a.bytes[i] & b.bytes[i]; }); }
 SAPWOOD_INLINE I bit_or(I a, I b) { return elements<int8_t>([&](int i) { return a.bytes[i] | b.bytes[i]; }); }
@@ -109,6 +116,10 @@ template <int n>
 SAPWOOD_INLINE I shift16(I a) {
   const auto x = View<uint16_t>::of(a);
   return elements<uint16_t>([&](int i) { return n >= 0 ? x.v[i] << (n >= 0 ? n : 0) : x.v[i] >> (n < 0 ? -n : 0); });
+}
+SAPWOOD_INLINE I shift16_right(I a, int n) {
+  const auto x = View<uint16_t>::of(a);
+  return elements<uint16_t>([&](int i) { return x.v[i] >> n; });
 }
 SAPWOOD_INLINE I maddubs(I u, I s) {
   return elements<int16_t>([&](int i) {

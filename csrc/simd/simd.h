@@ -37,13 +37,16 @@ namespace sapwood::SAPWOOD_ISA {
 //
 //   step 0   1   2   3 | 4 ...            kSums = 4
 //   part  =  +   +   + | =
-//   total            = |           +=     sum() after the last step
+//   total            = |           +=     complete after the last step
+//
+// add_high() then adds 128 times the products with the high digits of a step, of which at most one in four is not zero.
 template <int kBits>
 struct Dot {
   static constexpr int kSums = kBits == 4 ? 8 : kBits == 5 ? 4 : 2;
   I total;
 #if defined(SAPWOOD_HAS_DOT4)
   SAPWOOD_INLINE void add(int step, I codes, I activations) { total = dot4(step == 0 ? zero_int() : total, codes, activations); }
+  SAPWOOD_INLINE void add_high(I codes, I digits) { total = add32(total, shift32_left<7>(dot4(zero_int(), codes, digits))); }
 #else
   I part;
   SAPWOOD_INLINE void add(int step, I codes, I activations) {
@@ -54,6 +57,7 @@ struct Dot {
     const I widened = madd16(part, ones16());
     total = step < kSums ? widened : add32(total, widened);
   }
+  SAPWOOD_INLINE void add_high(I codes, I digits) { total = add32(total, madd16(maddubs(codes, digits), all16(128))); }
 #endif
 };
 

@@ -65,6 +65,12 @@ class EngineDriver:
         assert position == first
         return [Score(entry.top_ids[0], entry.top_logprobs[0] - entry.top_logprobs[1]) for entry in entries]
 
+    def logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        """Teacher-forced: of each id from the second on, given those before it."""
+        begun = self.begin(0, token_ids, 0, LogprobOptions(prompt_start=1))
+        _, entries = self.run([RowRun(0, 0, len(token_ids), False)], [begun]).prompt_logprobs[0]
+        return [entry.logprob for entry in entries]
+
 
 def score_tokens(engine: Engine, token_ids: Sequence[int], first: int = 1) -> list[Score]:
     """See EngineDriver.score."""
