@@ -8,21 +8,17 @@ namespace sapwood::python {
 namespace {
 
 using Runs = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
-using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bits = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Pairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 Domain domain_of(bool logits) { return logits ? Domain::kLogits : Domain::kTokens; }
 
 Step make_step(const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs, const nb::list& starts,
-               const nb::list& allowed, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads,
+               std::shared_ptr<Masks> masks, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads,
                const std::optional<Pairs>& window_copies) {
   Step step;
+  step.masks = std::move(masks);
   for (nb::handle start : starts) step.starts.push_back(nb::cast<const SlotStart&>(start));
-  for (nb::handle item : allowed) {
-    const auto pair = nb::cast<nb::tuple>(item);
-    const auto bits = nb::cast<Words>(pair[1]);
-    step.allowed.push_back({nb::cast<int32_t>(pair[0]), {bits.data(), bits.data() + bits.size()}});
-  }
   const auto table_runs = [](const nb::list& list) {
     std::vector<TableRun> out;
     for (nb::handle item : list) {
@@ -89,16 +85,24 @@ nb::ndarray<nb::numpy, int32_t, nb::ndim<2>> report_heads(const StepOutput& outp
 }  // namespace
 
 void bind_program(nb::module_& m) {
+  nb::class_<Masks>(m, "Masks", "What the constrained runs of one step may choose from; the step's sampling waits until they are released.")
+      .def(nb::new_([](Ints runs, int64_t words) { return std::make_shared<Masks>(numbers(runs), words); }), nb::arg("runs"), nb::arg("words"))
+      .def("release", [](Masks& masks, Bits bits) {
+             require(int64_t(bits.shape(0)) == int64_t(masks.runs().size()) && int64_t(bits.shape(1)) == masks.words(),
+                     "masks need one row for each of their runs, and one bit for every id");
+             masks.release(bits.data());
+           }, nb::arg("bits"), "uint32 [runs, words], one bit per id, lowest first.");
+
   nb::class_<Step>(m, "Step", "One step, as sapwood.core.plan describes it: integers only.")
       .def("__init__", [](Step* self, const nb::list& tokens, const nb::list& locations, const std::optional<Pairs>& copies, Runs runs,
-                          const nb::list& starts, const nb::list& allowed, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads,
+                          const nb::list& starts, std::shared_ptr<Masks> masks, const std::optional<Pairs>& saves, const std::optional<Pairs>& loads,
                           const std::optional<Pairs>& window_copies) {
-             new (self) Step(make_step(tokens, locations, copies, runs, starts, allowed, saves, loads, window_copies));
-           }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"), nb::arg("starts") = nb::list(), nb::arg("allowed") = nb::list(),
+             new (self) Step(make_step(tokens, locations, copies, runs, starts, std::move(masks), saves, loads, window_copies));
+           }, nb::arg("tokens"), nb::arg("locations"), nb::arg("copies").none(), nb::arg("runs"), nb::arg("starts") = nb::list(), nb::arg("masks").none() = nb::none(),
            nb::arg("saves").none() = nb::none(), nb::arg("loads").none() = nb::none(), nb::arg("window_copies").none() = nb::none(),
            "tokens, locations: lists of (slot, position, int32 array), locations with 1 as fourth item where they are window pages';\n"
            "copies, window_copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;\n"
-           "starts: SlotStarts; allowed: (index of a sampling run, uint32 array of one bit per id);\n"
+           "starts: SlotStarts; masks: what the runs that they name may choose from;\n"
            "saves: [S, 2] of page, host page; loads: [L, 2] of host page, page; pages as HostPages counts them.");
 
   nb::class_<RopeTables>(m, "Rope", "Cosines and sines, each [max_len, rotary_dim / 2] flattened.")

@@ -33,6 +33,7 @@ struct StepContext {
   const KvPool& pool;
   std::span<const LogitRow> logit_rows;  // the block whose logits are computed now
   StepOutput& output;
+  const Masks* masks;  // to wait for before sampling; null: none
   int64_t count(Domain domain) const { return int64_t(domain == Domain::kTokens ? rows.tokens.size() : logit_rows.size()); }
 };
 
@@ -133,7 +134,10 @@ struct SampleOp final : Op {
   FloatBuffer* logits;
   Sampler* sampler;
   void prepare(const StepContext&) override;
-  void run(const Lane& lane, const StepContext&) override { sampler->run(lane); }
+  void run(const Lane& lane, const StepContext& context) override {
+    if (context.masks != nullptr) context.masks->wait();
+    sampler->run(lane);
+  }
 };
 
 }  // namespace sapwood

@@ -229,10 +229,10 @@ StepOutput Program::run(const Step& step) {
   const size_t most = size_t(tables_.limits().max_logit_rows);
   last_block_ = int64_t(std::min(all.size(), most));
   const int64_t end = int64_t(ops_.size()), tail = tail_ < 0 ? end : tail_;
-  run_ops({0, all.empty() ? tail : end}, {rows_, *kv_, all.first(size_t(last_block_)), output});
+  run_ops({0, all.empty() ? tail : end}, {rows_, *kv_, all.first(size_t(last_block_)), output, step.masks.get()});
   for (size_t done = size_t(last_block_); done < all.size(); done += size_t(last_block_)) {
     last_block_ = int64_t(std::min(all.size() - done, most));
-    run_ops({tail, end}, {rows_, *kv_, all.subspan(done, size_t(last_block_)), output});
+    run_ops({tail, end}, {rows_, *kv_, all.subspan(done, size_t(last_block_)), output, step.masks.get()});
   }
   return output;
 }

@@ -35,10 +35,10 @@ void SlotTables::check_sampling(const Step& step) const {
     require(start.slot >= 0 && start.slot < limits_.slots, "slot " + std::to_string(start.slot) + " does not exist");
     sapwood::check(start.settings, limits_.vocabulary);
   }
-  for (const auto& a : step.allowed) {
-    require(a.run >= 0 && size_t(a.run) < step.runs.size() && step.runs[size_t(a.run)].samples, "allowed ids need a run that samples");
-    require(int64_t(a.bits.size()) == (limits_.vocabulary + 31) / 32, "allowed ids need one bit for every id of the vocabulary");
-  }
+  if (step.masks == nullptr) return;
+  require(step.masks->words() == (limits_.vocabulary + 31) / 32, "masks need one bit for every id of the vocabulary");
+  for (int32_t run : step.masks->runs())
+    require(run >= 0 && size_t(run) < step.runs.size() && step.runs[size_t(run)].samples, "masks need runs that sample");
 }
 
 void SlotTables::check_run(const TableRun& w) const {
@@ -113,7 +113,8 @@ void BatchRows::expand(const Step& step, const SlotTables& tables, const Sampler
   kinds.resize(size_t(tables.pool().kinds()));
   for (Kind& k : kinds) k.locations.clear(), k.segments.clear();
   std::vector<const uint32_t*> allowed(step.runs.size(), nullptr);
-  for (const auto& a : step.allowed) allowed[size_t(a.run)] = a.bits.data();
+  if (step.masks != nullptr)
+    for (size_t i = 0; i < step.masks->runs().size(); i++) allowed[size_t(step.masks->runs()[i])] = step.masks->row(int64_t(i));
   for (size_t i = 0; i < step.runs.size(); i++) {
     const RowRun& run = step.runs[i];
     const int32_t* ids = tables.tokens(run.slot) + run.first;

@@ -3,11 +3,13 @@
 // applying it on the compute thread cannot fail half-way or touch memory outside the tables and the pool.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention/host_pages.h"
 #include "attention/kv_pool.h"
 #include "attention/plan.h"
+#include "sampling/masks.h"
 #include "sampling/sampler.h"
 
 namespace sapwood {
@@ -23,11 +25,6 @@ struct RowRun {  // compute positions [first, first + count) of a slot; the last
   bool samples;
 };
 
-struct AllowedIds {  // what a sampling run may choose from: one bit per id, lowest first
-  int32_t run;       // index in Step::runs
-  std::vector<uint32_t> bits;
-};
-
 struct Step {  // applied from top to bottom
   std::vector<SlotStart> starts;
   std::vector<TableRun> tokens, locations;
@@ -35,7 +32,7 @@ struct Step {  // applied from top to bottom
   std::vector<int32_t> copies_from, copies_to;                // of kind 0
   std::vector<int32_t> window_copies_from, window_copies_to;  // of kind 1
   std::vector<RowRun> runs;
-  std::vector<AllowedIds> allowed;  // at most one per run; a run without one may choose any id
+  std::shared_ptr<Masks> masks;  // null: every run may choose any id; else sampling waits until they are released
 };
 
 struct StepLimits {

@@ -20,6 +20,9 @@ ComputeStream::~ComputeStream() {
   {
     std::lock_guard lock(mutex_);
     quit_ = true;
+    for (auto& job : jobs_)
+      if (job.step.masks != nullptr) job.step.masks->open();
+    if (running_ != nullptr) running_->open();
   }
   queued_.notify_all();
   thread_.join();
@@ -58,10 +61,12 @@ void ComputeStream::work() {
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
+      running_ = job.step.masks;
     }
     Result result = run(job);
     {
       std::lock_guard lock(mutex_);
+      running_ = nullptr;
       results_.push_back(std::move(result));
       taken_.push_back(false);
       completed_.fetch_add(1, std::memory_order_release);

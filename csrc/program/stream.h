@@ -23,7 +23,7 @@ class ComputeStream {
   };
 
   explicit ComputeStream(std::shared_ptr<ThreadPool> pool);
-  ~ComputeStream();  // finishes what was launched
+  ~ComputeStream();  // finishes what was launched; opens masks that nobody has released
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;
 
@@ -48,6 +48,7 @@ class ComputeStream {
   std::mutex mutex_;
   std::condition_variable queued_, finished_;
   std::deque<Job> jobs_;
+  std::shared_ptr<Masks> running_;  // of the job that runs
   std::deque<Result> results_;  // of tickets from first_result_ on
   std::vector<bool> taken_;
   std::atomic<int64_t> launched_{0}, completed_{0};

@@ -308,9 +308,9 @@ TEST(steps_that_do_not_fit_are_refused_before_they_run) {
   refused([](Step& s) { s.copies_from = {1}; });
   refused([](Step& s) { s.starts = {{4, {}}}; });
   refused([](Step& s) { s.starts = {{0, {}}}, s.starts[0].settings.top_p = 2; });
-  refused([](Step& s) { s.allowed = {{1, {1, 1}}}; });
-  refused([](Step& s) { s.allowed = {{0, {1}}}; });
-  refused([](Step& s) { s.runs[0].samples = false, s.allowed = {{0, {1, 1}}}; });
+  refused([](Step& s) { s.masks = std::make_shared<Masks>(std::vector<int32_t>{1}, 2); });
+  refused([](Step& s) { s.masks = std::make_shared<Masks>(std::vector<int32_t>{0}, 1); });
+  refused([](Step& s) { s.runs[0].samples = false, s.masks = std::make_shared<Masks>(std::vector<int32_t>{0}, 2); });
   refused([](Step& s) { s.copies_from = {1}, s.copies_to = {-5}; });
 }
 

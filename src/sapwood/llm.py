@@ -27,6 +27,8 @@ from sapwood.core.pooling import Pooling, Task
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.errors import ConfigError, InvalidRequest
+from sapwood.grammar.api import GrammarOptions
+from sapwood.grammar.check import check_constraint
 from sapwood.observability.progress import Progress, ProgressCallback, reporting
 from sapwood.offline import Call, Desk, GenerationResult
 from sapwood.pump import OnUpdate, Pump, Ticket
@@ -67,6 +69,8 @@ class LLM:
             worker, followers, info = open_worker(self.config, path, report)
         self._limits = serving_limits(info, max_open_requests=0)
         self.num_slots: int = info["max_running_requests"]
+        any_whitespace = self.config.engine.grammar.any_whitespace
+        self._grammar_options = GrammarOptions(any_whitespace, self._prompts.tokenizer.control_ids)
         self._portion = PORTIONS * self.num_slots
         self._desk = Desk(worker, followers, Detokenizer(self._prompts.tokenizer), self.config.model.random_seed)
         self._pump = Pump(self._desk)
@@ -262,6 +266,8 @@ class LLM:
         request = PromptRequest(
             rid=f"prompt-{index}", token_ids=ids, params=params, default_max_new_tokens=default, logprobs=logprobs
         )
+        if params.constraint is not None:
+            check_constraint(params.constraint, self._grammar_options)
         return resolve_request(request, self._limits)
 
     def _call(self, requests: list[PromptRequest], *, partial: bool = False) -> Call:
@@ -325,7 +331,8 @@ def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[Wo
         followers.close()
         raise
     log = open_step_log(config.scheduler.step_log, built.engine.limits, built.options)
-    worker = WorkerCore(built.scheduler, built.engine, config.scheduler.overlap, followers.share, log, built.transfers)
+    overlap = config.scheduler.overlap
+    worker = WorkerCore(built.scheduler, built.engine, overlap, followers.share, log, built.transfers, built.grammars)
     return worker, followers, built.info
 
 

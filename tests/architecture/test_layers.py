@@ -16,10 +16,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("device",),
     ("distributed", "kernels"),
     ("layers", "attention", "quantization"),
-    ("kvcache", "weights"),
+    ("kvcache", "weights", "grammar"),
     ("models",),
     ("scheduler", "engine"),
-    ("worker", "tokenizer"),
+    ("tokenizer",),
+    ("worker",),
     ("detokenizer", "parsing", "webui"),
     ("server",),
     ("offline",),
@@ -37,7 +38,7 @@ RANK = {area: rank for rank, row in enumerate(ROWS) for area in row}
 # These never import torch, neither themselves nor through what they import.
 TORCH_FREE = (
     "errors", "core", "registry", "config", "observability", "messages", "scheduler", "tokenizer", "detokenizer", "server",
-    "parsing",
+    "parsing", "grammar",
     "weights.catalog", "kvcache.pages", "kvcache.prefix", "kvcache.radix", "kvcache.chunk", "kvcache.hashed", "kvcache.policy",
     "kvcache.audit", "kvcache.hierarchical", "kvcache.tiers", "kvcache.storage", "kvcache.storage_file",
     "cli.main", "cli.serve", "cli.pull", "cli.models", "cli.tokenize", "cli.doctor", "cli.version",

@@ -125,7 +125,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"system": 5}, "system"),
     ({"tools": [{"name": "f"}]}, "tools"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
     ({"stop_sequences": "x"}, "stop_sequences"),
     ({"stop_sequences": [""]}, "stop_sequences"),

@@ -145,8 +145,8 @@ TYPED: list[tuple[str, dict[str, Any], str]] = [
     # what exists elsewhere and cannot be honoured
     (GENERATE, {"text": "a", "image_data": "x.png"}, "image_data"),
     (GENERATE, {"text": "a", "lora_path": "x"}, "lora_path"),
-    (GENERATE, sampling(json_schema="{}"), "json_schema"),
-    (GENERATE, sampling(regex="a+"), "regex"),
+    (GENERATE, sampling(json_schema="{"), "json_schema"),
+    (GENERATE, sampling(regex="a("), "regex"),
     (CHAT, chat(tools=[{"type": "function"}]), "tools"),
     (CHAT, chat(tool_choice="required"), "tool_choice"),
     (CHAT, chat(response_format={"type": "json_schema"}), "response_format"),
@@ -156,7 +156,7 @@ TYPED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, chat(chat_template_kwargs={"messages": []}), "chat_template_kwargs"),
     (CHAT, chat(modalities=["audio"]), "modalities"),
     (COMPLETIONS, completion(suffix="x"), "suffix"),
-    (COMPLETIONS, completion(regex="a"), "regex"),
+    (COMPLETIONS, completion(regex="(a"), "regex"),
     # the other routes
     ("/tokenize", {}, "prompt"),
     ("/tokenize", {"prompt": 5}, "prompt"),

@@ -143,7 +143,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": [{"role": "user", "content": "x" * 1000}]}, "messages"),
     (CHAT, {"tools": [{"type": "function"}]}, "tools"),
     (CHAT, {"think": True}, "think"),
-    (CHAT, {"format": "json"}, "format"),
+    (CHAT, {"format": "yaml"}, "format"),
     (CHAT, {"logprobs": True}, "logprobs"),
     (CHAT, {"options": {"temperature": -1}}, "options.temperature"),
     (CHAT, {"options": {"temperature": "x"}}, "options.temperature"),

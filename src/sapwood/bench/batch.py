@@ -23,6 +23,7 @@ from sapwood.core.plan import (
     StepPlan,
     StepResult,
     TableWrite,
+    UInt32Array,
     no_copies,
 )
 from sapwood.core.sampling import LogprobOptions, SamplingParams
@@ -90,6 +91,10 @@ class NumberedPending:
     def wait(self) -> StepResult:
         """The step's result."""
         return msgspec.structs.replace(self.pending.wait(), step=self.step)
+
+    def release(self, masks: UInt32Array) -> None:
+        """The step's."""
+        self.pending.release(masks)
 
 
 def run_plans(engine: Engine, plans: list[StepPlan]) -> None:

@@ -22,6 +22,7 @@ from sapwood.config.sections import (
     Choice,
     Config,
     EngineSection,
+    GrammarSection,
     LaunchSection,
     ModelOptions,
     SchedulerSection,
@@ -125,6 +126,12 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         swa_full_tokens_ratio=pick.get("swa_full_tokens_ratio"),
         null_step_ms=pick.get("null_step_ms"),
         cache=_cache(pick, device == "cpu"),
+        grammar=GrammarSection(
+            backend=pick.get("grammar_backend"),
+            any_whitespace=not pick.get("constrained_json_disable_any_whitespace"),
+            jump_forward=not pick.get("disable_jump_forward"),
+            cache_size=pick.get("grammar_cache_size"),
+        ),
     )
 
 

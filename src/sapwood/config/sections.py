@@ -50,6 +50,17 @@ class CacheSection:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarSection:
+    """Constrained completions. `backend` compiles constraints (none: they are refused); of compiled ones that nobody uses,
+    `cache_size` are kept."""
+
+    backend: str
+    any_whitespace: bool
+    jump_forward: bool
+    cache_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSection:
     """Device, arithmetic and KV memory. Sizes are per rank; None: decided from the device's memory when weights are loaded."""
 
@@ -70,6 +81,7 @@ class EngineSection:
     swa_full_tokens_ratio: float | None
     null_step_ms: float
     cache: CacheSection
+    grammar: GrammarSection
 
 
 @dataclass(frozen=True, slots=True)

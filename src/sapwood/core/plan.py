@@ -23,6 +23,7 @@ from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 Int32Array = NDArray[np.int32]
+UInt32Array = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,15 @@ class TableWrite:
     is_window: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TokenWrite:
+    """Positions [position, position + len(token_ids)) of a slot's token row become `token_ids`: ids that no step samples."""
+
+    slot: int
+    position: int
+    token_ids: Int32Array
+
+
 class RowRun(msgspec.Struct, frozen=True, gc=False):
     """One row of the batch: compute positions [first, first + count) of the request in `slot`.
 
@@ -81,7 +91,9 @@ class StepPlan:
     away in this very plan can still be saved. `loads` [L, 2] brings them back: (host page, page). `copies` has shape [C, 2]: the
     KV rows of location `copies[i, 0]` (all layers) are copied to location `copies[i, 1]`; `window_copies` [W, 2] do the same for
     the layers with a window, where these have pages of their own.
-    Decode rows come first. An empty `rows` is legal (a plan that only moves state).
+    Decode rows come first. An empty `rows` is legal (a plan that only moves state). `tokens` are written with the starts. The
+    rows numbered in `constrained` (ascending, all of them sample) may choose only what a mask allows, which is not part of the
+    plan because it depends on ids that may still be computed: see `Pending.release`.
     """
 
     step: int
@@ -92,6 +104,8 @@ class StepPlan:
     saves: Int32Array = field(default_factory=no_copies)
     loads: Int32Array = field(default_factory=no_copies)
     window_copies: Int32Array = field(default_factory=no_copies)
+    tokens: tuple[TokenWrite, ...] = ()
+    constrained: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -99,13 +113,23 @@ class StepPlan:
         return sum(row.count for row in self.rows)
 
 
+class Steering(msgspec.Struct, frozen=True, array_like=True):
+    """What a row's constraint says after the sampled id: `forced` ids must follow it, in this order; with `is_complete`,
+    nothing can follow them. `error`: the constraint cannot be honoured, for this reason.
+    """
+
+    forced: list[int] = []
+    is_complete: bool = False
+    error: str = ""
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """What a finished step produced, in the order of the plan's rows.
 
     `token_ids[i]` is the id sampled for row i, -1 if the row did not sample. `logprobs` maps row index to the sampled
     position's log-probabilities, `prompt_logprobs` row index to (first reported position, one entry per position). `vectors` maps
-    row index to the prompt's vector, little-endian float32.
-    `duration_s` is how long the step took, as rank 0 measured it (0.0: not measured).
+    row index to the prompt's vector, little-endian float32. `steering` has the constrained rows of which there is something to
+    say. `duration_s` is how long the step took, as rank 0 measured it (0.0: not measured).
     """
 
     step: int
@@ -114,6 +138,7 @@ class StepResult(msgspec.Struct, frozen=True):
     prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
     duration_s: float = 0.0
     vectors: dict[int, bytes] = {}
+    steering: dict[int, Steering] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +183,11 @@ class Pending(Protocol):
 
     def wait(self) -> StepResult:
         """Block until the step has finished on the device and its ids are on the host."""
+        ...
+
+    def release(self, masks: UInt32Array) -> None:
+        """Let a plan with `constrained` rows sample: bit `id % 32` of `masks[i, id // 32]` says whether the i-th of them may
+        choose `id`. uint32 [len(plan.constrained), ceil(vocab_size / 32)]. Nothing later may be launched before."""
         ...
 
 

@@ -104,6 +104,7 @@ class Request:
     With `pooling` a vector for the prompt is wanted, and no completion.
     `pin` names who will come back to the request's pages within `pin_s` seconds ("": nobody).
     `asked_priority` stays what it was when `priority` becomes an elder's.
+    `unwritten` is the first position of forced ids that no plan has told the engine of (None: there are none).
     `arrival` orders requests by age; `seniority` sorts the most deserving first (higher priority, then older). Moments are on
     the scheduler's clock (`arrived_s`, `admitted_s`, in seconds; `tokens_at_arrival` in tokens computed till then).
     """
@@ -131,6 +132,7 @@ class Request:
     num_cached: int = field(default=-1, init=False)
     cached_below: tuple[int, int] = field(default=(0, 0), init=False)
     num_retractions: int = field(default=0, init=False)
+    unwritten: int | None = field(default=None, init=False)
     arrived_s: float = field(default=0.0, init=False)
     admitted_s: float | None = field(default=None, init=False)
     tokens_at_arrival: int = field(default=0, init=False)
@@ -234,8 +236,12 @@ class Request:
         self.num_confirmed = num_confirmed
 
     def append(self, token_id: int) -> None:
-        """The id of the oldest reserved position has reached the host."""
+        """The id of the oldest reserved position has reached the host; where none is reserved, this id is forced to be next."""
         self.token_bytes += token_id.to_bytes(ID_BYTES, "little")
+        if self.num_ids > self.num_known:
+            if self.unwritten is None:
+                self.unwritten = self.num_known
+            self.num_known = self.num_ids
 
     def retract(self) -> None:
         """Take the request off the batch; what is in flight may still be confirmed."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from sapwood.core.constraint import Constraint, validate_constraint
 from sapwood.errors import InvalidRequest
 
 MAX_STOP_STRINGS = 32
@@ -26,7 +27,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Sampling and stopping of one request.
 
     `max_new_tokens=None` means "up to the context length"; `top_k=-1` means the whole vocabulary; penalties count
-    completion tokens only. `seed=None` draws one when the request is accepted, so that a replay samples the same ids.
+    completion tokens only. `constraint` binds the completion to a language. `seed=None` draws one when the request is accepted,
+    so that a replay samples the same ids.
     """
 
     max_new_tokens: int | None = 128
@@ -48,6 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    constraint: Constraint | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -112,6 +115,8 @@ def validate(params: SamplingParams, vocab_size: int) -> None:
     if params.max_new_tokens is not None and params.min_new_tokens > params.max_new_tokens:
         raise InvalidRequest("min_new_tokens must not exceed max_new_tokens", param="min_new_tokens")
     _validate_ids(params, vocab_size)
+    if params.constraint is not None:
+        validate_constraint(params.constraint, vocab_size)
     for name, patterns in (("stop", params.stop), ("stop_regex", params.stop_regex)):
         if len(patterns) > MAX_STOP_STRINGS:
             raise InvalidRequest(f"{name} takes at most {MAX_STOP_STRINGS} entries", param=name)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sapwood.core.plan import EngineLimits, RowRun, StepPlan, StepResult
+from sapwood.core.plan import EngineLimits, RowRun, StepPlan, StepResult, UInt32Array, as_ids
+from sapwood.core.units import div_ceil
 from sapwood.engine.native_settings import Reports, to_native_start
 from sapwood.errors import EngineFailed
 from sapwood.kernels.native import _native
@@ -20,8 +21,8 @@ from sapwood.kernels.native import _native
 class NativePending:
     """A launched step; see `core.plan.Pending`."""
 
-    def __init__(self, plan: StepPlan, stream: _native.ComputeStream, ticket: int) -> None:
-        self._plan, self._stream, self._ticket = plan, stream, ticket
+    def __init__(self, plan: StepPlan, stream: _native.ComputeStream, ticket: int, masks: _native.Masks | None) -> None:
+        self._plan, self._stream, self._ticket, self._masks = plan, stream, ticket, masks
         self._result: StepResult | None = None
 
     def done(self) -> bool:
@@ -36,6 +37,11 @@ class NativePending:
                 raise EngineFailed(f"step {self._plan.step} failed: {found.error}; see the server's log, then restart it")
             self._result = _to_result(self._plan, found)
         return self._result
+
+    def release(self, masks: UInt32Array) -> None:
+        """Let the constrained rows sample."""
+        if self._masks is not None:
+            self._masks.release(masks)
 
 
 class NativeEngine:
@@ -62,16 +68,18 @@ class NativeEngine:
         """Queue one step and return; raises EngineFailed, changing nothing, for a plan beyond the engine's limits."""
         if self._stream is None:
             raise EngineFailed("the compute stream is closed: the engine is shutting down; send the request to a running server")
+        masks = self._to_masks(plan)
         try:
-            ticket = self._stream.launch(self._program, self._to_step(plan))
+            ticket = self._stream.launch(self._program, self._to_step(plan, masks))
         except _native.NativeError as error:
             raise EngineFailed(f"step {plan.step} cannot run: {error}; report this plan as a bug, then restart") from error
-        return NativePending(plan, self._stream, ticket)
+        return NativePending(plan, self._stream, ticket, masks)
 
     def prepare(self, plans: list[StepPlan]) -> Callable[[], None]:
         """Translate plans once; the returned function replays them back to back, without Python in between, and waits for the
-        last. Their ids are not returned: this is for measuring what the native program takes by itself."""
-        stream, program, steps = self._stream, self._program, [self._to_step(plan) for plan in plans]
+        last. Their ids are not returned and no row is constrained: this is for measuring what the native program takes by
+        itself."""
+        stream, program, steps = self._stream, self._program, [self._to_step(plan, None) for plan in plans]
         if stream is None:
             raise EngineFailed("the compute stream is closed; prepare plans while the engine runs")
 
@@ -88,14 +96,20 @@ class NativeEngine:
             self._stream.drain()
             self._stream = None
 
-    def _to_step(self, plan: StepPlan) -> _native.Step:
+    def _to_masks(self, plan: StepPlan) -> _native.Masks | None:
+        if not plan.constrained:
+            return None
+        return _native.Masks(as_ids(plan.constrained), div_ceil(self._limits.vocab_size, 32))
+
+    def _to_step(self, plan: StepPlan, masks: _native.Masks | None) -> _native.Step:
         limits = self._limits
         tokens = [(start.slot, 0, start.token_ids) for start in plan.starts]
+        tokens += [(write.slot, write.position, write.token_ids) for write in plan.tokens]
         locations = [(write.slot, write.position, write.locations, int(write.is_window)) for write in plan.writes]
         moves = (plan.copies, plan.saves, plan.loads, plan.window_copies)
         copies, saves, loads, window_copies = (pairs if len(pairs) else None for pairs in moves)
         starts = [to_native_start(start, limits.vocab_size, limits.eos_token_ids) for start in plan.starts]
-        return _native.Step(tokens, locations, copies, _to_runs(plan.rows), starts, [], saves, loads, window_copies)
+        return _native.Step(tokens, locations, copies, _to_runs(plan.rows), starts, masks, saves, loads, window_copies)
 
 
 def _to_runs(rows: Sequence[RowRun]) -> NDArray[np.int32]:

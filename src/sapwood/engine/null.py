@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult, TableWrite
+from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult, TableWrite, UInt32Array
 from sapwood.core.sampling import TokenLogprobs
 from sapwood.engine.null_model import NullModel, UInt64Array, make_draw
 from sapwood.errors import EngineFailed
@@ -44,6 +44,7 @@ class NullPending:
     def __init__(self, engine: NullEngine, plan: StepPlan, ready_at_s: float) -> None:
         self.plan = plan
         self.result: StepResult | None = None
+        self.masks: UInt32Array | None = None
         self.touched: tuple[set[int], set[int]] = (set(), set())
         self._engine = engine
         self._ready_at_s = ready_at_s
@@ -60,6 +61,10 @@ class NullPending:
         self._engine.run_until(self)
         assert self.result is not None
         return self.result
+
+    def release(self, masks: UInt32Array) -> None:
+        """Keep a copy for when the step computes."""
+        self.masks = masks.copy()
 
 
 class NullStore:
@@ -167,7 +172,7 @@ class NullEngine:
             oldest = self._launched.popleft()
             if not self._options.is_racy:
                 self._move_state(oldest.plan)
-            oldest.result = self._compute(oldest.plan)
+            oldest.result = self._compute(oldest.plan, oldest.masks)
 
     def close(self) -> None:
         """Compute what is still queued."""
@@ -181,6 +186,9 @@ class NullEngine:
             self._tokens[start.slot, : len(start.token_ids)] = start.token_ids
             for store in self._stores:
                 store.table[start.slot] = store.num_locations
+        for token_write in plan.tokens:
+            end = token_write.position + len(token_write.token_ids)
+            self._tokens[token_write.slot, token_write.position : end] = token_write.token_ids
         for write in plan.writes:
             if not (self._window if write.is_window else self._whole).write(write):
                 self._report(f"step {plan.step}: a table write of slot {write.slot} reaches outside the table or the pool")
@@ -190,7 +198,10 @@ class NullEngine:
         for store, copies in ((self._whole, plan.copies), (self._window, plan.window_copies)):
             store.kv[copies[:, 1]] = store.kv[copies[:, 0]]
 
-    def _compute(self, plan: StepPlan) -> StepResult:
+    def _compute(self, plan: StepPlan, masks: UInt32Array | None) -> StepResult:
+        if plan.constrained and (masks is None or len(masks) != len(plan.constrained)):
+            raise EngineFailed(f"step {plan.step} computes before its masks were released; report this as a bug")
+        allowed = {} if masks is None else dict(zip(plan.constrained, masks, strict=True))
         token_ids: list[int] = []
         logprobs: dict[int, TokenLogprobs] = {}
         prompt_logprobs: dict[int, tuple[int, list[TokenLogprobs]]] = {}
@@ -200,7 +211,7 @@ class NullEngine:
             if row.count < 1:
                 raise EngineFailed(f"step {plan.step}: the row of slot {row.slot} computes nothing; report this as a bug")
             contexts = self._forward(plan.step, row, start)
-            token_ids.append(self._sample(row, start, contexts[-1]) if row.samples else -1)
+            token_ids.append(self._sample(row, start, contexts[-1], allowed.get(index)) if row.samples else -1)
             if row.samples and start.logprobs.output:
                 logprobs[index] = self.model.logprobs(contexts[-1], token_ids[-1], start.logprobs)
             if start.pooling is not None and row.first + row.count == start.num_prompt:
@@ -221,10 +232,10 @@ class NullEngine:
         wants_all = start.logprobs.prompt_start is not None and row.first + 1 < len(start.token_ids)
         return self.model.contexts(seen, row.first if wants_all else end - 1)
 
-    def _sample(self, row: RowRun, start: SlotStart, context: int) -> int:
+    def _sample(self, row: RowRun, start: SlotStart, context: int, mask: UInt32Array | None) -> int:
         position = row.first + row.count
         draw = make_draw(start.params, start.sample_index, position)
-        token_id = self.model.choose(context, start.params, draw, position - start.num_prompt)
+        token_id = self.model.choose(context, start.params, draw, position - start.num_prompt, mask)
         self._tokens[row.slot, position] = token_id
         return token_id
 

@@ -21,6 +21,7 @@ from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
 
 UInt64Array = NDArray[np.uint64]
+UInt32Array = NDArray[np.uint32]
 
 EOS_ID = 258
 VOCAB_SIZE = 259
@@ -93,14 +94,19 @@ class NullModel:
         letters = (_LETTERS[(start + rank * _STRIDE) % _NUM_RANKS] for rank in range(_NUM_RANKS))
         return [*head, *dict.fromkeys(letters)][:count]
 
-    def choose(self, context: int, params: SamplingParams, draw: Draw, num_completion: int) -> int:
+    def choose(
+        self, context: int, params: SamplingParams, draw: Draw, num_completion: int, mask: UInt32Array | None = None
+    ) -> int:
         """The next id: the best that may come, or above temperature 0 one drawn from the candidates by a keyed hash.
 
-        Ends are kept back until `min_new_tokens`; penalties, biases and the other filters do nothing in this model.
+        Ends are kept back until `min_new_tokens`; penalties, biases and the other filters do nothing in this model. Of what a
+        `mask` (one bit per id) allows, the candidates that would have come anyway are preferred.
         """
         candidates = self.ranked(context, _NUM_RANKS)
         if num_completion < params.min_new_tokens:
             candidates = [token for token in candidates if token != EOS_ID and token not in params.stop_token_ids] or candidates
+        if mask is not None:
+            candidates = _allowed(candidates, mask, context)
         if draw.temperature == 0.0:
             return candidates[0]
         key = mix_int(mix_int(mix_int(context ^ draw.seed) + draw.sample_index) + draw.position)
@@ -142,6 +148,14 @@ class NullModel:
 def make_draw(params: SamplingParams, sample_index: int, position: int) -> Draw:
     """The draw for the id at `position`."""
     return Draw(0.0 if params.is_greedy else params.temperature, params.seed or 0, sample_index, position)
+
+
+def _allowed(candidates: list[int], mask: UInt32Array, context: int) -> list[int]:
+    """The candidates that the mask allows; where there is none, what it does allow, from an id on that depends on the context."""
+    ids = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+    kept = [token for token in candidates if token in ids]
+    first = (context >> 16) % len(ids)
+    return kept or ids[first:] + ids[:first]
 
 
 def _rank_logprob(rank: int) -> float:

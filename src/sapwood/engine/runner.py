@@ -7,7 +7,7 @@ so plans take effect in the order of their launches and the launching thread nev
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, StepResult, TableWrite
+from sapwood.core.plan import EngineLimits, SlotStart, StepPlan, StepResult, TableWrite, UInt32Array
 from sapwood.core.sampling import TokenLogprobs
 from sapwood.device import Launched, Stream
 from sapwood.distributed.group import Group
@@ -71,19 +71,31 @@ class StepOutput:
         return StepResult(step, token_ids, logprobs, prompts)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingStep:
-    """A launched step; see `core.plan.Pending`."""
+Sample = Callable[[UInt32Array], Launched[StepOutput]]
 
-    step: int
-    launched: Launched[StepOutput]
+
+class PendingStep:
+    """A launched step; see `core.plan.Pending`. Where rows are constrained it is two pieces of work: `sample` submits the second
+    one when their masks are there, so that the stream never waits."""
+
+    def __init__(self, step: int, launched: Launched[StepOutput] | None, sample: Sample | None = None) -> None:
+        self.step = step
+        self.launched = launched
+        self._sample = sample
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
-        return self.launched.done()
+        return self.launched is not None and self.launched.done()
+
+    def release(self, masks: UInt32Array) -> None:
+        """Let the constrained rows sample, after the forward pass on the same stream."""
+        if self._sample is not None:
+            self.launched = self._sample(masks.copy())
 
     def wait(self) -> StepResult:
         """The step's result; raises EngineFailed when the step failed (out of memory, say), whose cause is logged."""
+        if self.launched is None:
+            raise EngineFailed(f"step {self.step} was waited for before its masks were released; report this as a bug")
         try:
             return self.launched.result().to_result(self.step)
         except SapwoodError:
@@ -136,16 +148,30 @@ class TorchEngine:
 
     def launch(self, plan: StepPlan) -> PendingStep:
         """Queue one step and return; see `core.plan.Engine`."""
-        return PendingStep(plan.step, self._stream.submit(lambda: self._run(plan)))
+        if not plan.constrained or self._group.rank > 0:  # the other ranks hear what rank 0 chose
+            return PendingStep(plan.step, self._stream.submit(lambda: self._read_out(plan, self._run(plan), None)))
+        hidden: list[Tensor | None] = []  # passed on without waiting for the device
+        forward = self._stream.submit(lambda: hidden.append(self._run(plan)))
+
+        def read_out(masks: UInt32Array) -> StepOutput:
+            if not hidden:
+                forward.result()  # raises what the forward pass raised
+            return self._read_out(plan, hidden[0], masks)
+
+        return PendingStep(plan.step, None, lambda masks: self._stream.submit(lambda: read_out(masks)))
 
     def close(self) -> None:
         """Wait for launched steps and end the stream."""
         self._stream.close()
 
     @torch.inference_mode()
-    def _run(self, plan: StepPlan) -> StepOutput:
+    def _run(self, plan: StepPlan) -> Tensor | None:
+        """State, then the forward pass over the rows, if there are any: the last hidden states [T, hidden_size]."""
         for start in plan.starts:
             self._start(start)
+        for token_write in plan.tokens:
+            end = token_write.position + len(token_write.token_ids)
+            self._token_table[token_write.slot, token_write.position : end] = self._to_device(token_write.token_ids)
         for is_window, table in enumerate(self._page_tables):
             writes = [write for write in plan.writes if write.is_window == is_window]
             if writes:
@@ -159,10 +185,9 @@ class TorchEngine:
                 sources, targets = self._to_device(copies.astype(np.int64).T)
                 self._store.copy_rows(sources, targets, of_window=of_window)
         if not plan.rows:
-            return StepOutput(0, sample_rows(()), None, [])
+            return None
         batch = build_batch(plan.rows, self._token_table, *self._page_tables)
-        hidden = self._model.forward(batch.token_ids, batch.geometries, self._store.layers)
-        return self._read_out(plan.rows, hidden)
+        return self._model.forward(batch.token_ids, batch.geometries, self._store.layers)
 
     def _start(self, start: SlotStart) -> None:
         self._token_table[start.slot, : len(start.token_ids)] = self._to_device(start.token_ids)
@@ -180,7 +205,11 @@ class TorchEngine:
         entries, last = np.unique(entries[::-1], return_index=True)
         table.view(-1)[self._to_device(entries)] = self._to_device(locations[::-1][last])
 
-    def _read_out(self, rows: tuple[RowRun, ...], hidden: Tensor) -> StepOutput:
+    @torch.inference_mode()
+    def _read_out(self, plan: StepPlan, hidden: Tensor | None, masks: UInt32Array | None) -> StepOutput:
+        rows = plan.rows
+        if hidden is None:
+            return StepOutput(0, sample_rows(()), None, [])
         prompts = [self._score(report, hidden) for report in prompt_reports(rows, self._scored)]
         sampling, vectors = sample_rows(rows), self._pooler.read(rows, hidden)
         if not sampling.rows:
@@ -188,14 +217,23 @@ class TorchEngine:
         slots, positions, tokens = (
             self._to_device(np.array(part)) for part in (sampling.slots, sampling.positions, sampling.tokens)
         )
-        sampled = self._sample(sampling, self._model.logits(hidden, tokens))
+        allowed = None if masks is None else self._allowed(sampling, plan, masks)
+        sampled = self._sample(sampling, self._model.logits(hidden, tokens), allowed)
         self._token_table[slots, positions] = sampled.token_ids.to(self._token_table.dtype)
-        return StepOutput(len(rows), sampling, sampled, prompts)
+        return StepOutput(len(rows), sampling, sampled, prompts, vectors)
 
-    def _sample(self, sampling: SampleRows, logits: Tensor) -> Sampled:
+    def _allowed(self, sampling: SampleRows, plan: StepPlan, masks: UInt32Array) -> Tensor:
+        """The masks of the constrained rows among all that sample, bool [S, vocab_size]."""
+        size = self._limits.vocab_size
+        allowed = np.ones((len(sampling.rows), size), dtype=np.bool_)
+        index = [sampling.rows.index(row) for row in plan.constrained]
+        allowed[index] = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :size]
+        return self._to_device(allowed)
+
+    def _sample(self, sampling: SampleRows, logits: Tensor, allowed: Tensor | None) -> Sampled:
         """Rank 0 chooses; the others learn its ids."""
         if self._group.rank == 0:
-            sampled = self._sampler.sample(logits, sampling.slots, sampling.positions, self._token_table)
+            sampled = self._sampler.sample(logits, sampling.slots, sampling.positions, self._token_table, allowed)
             self._group.broadcast_(sampled.token_ids)
             return sampled
         token_ids = torch.empty(len(sampling.rows), dtype=torch.int64, device=logits.device)

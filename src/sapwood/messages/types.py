@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from sapwood.core.constraint import GrammarDone
 from sapwood.core.plan import Int32Array, StepResult
 from sapwood.core.pooling import Pooling
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
@@ -134,12 +135,13 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one scheduling decision depends on; rank 0 gathers it and all ranks receive the same.
 
     `now_s` is rank 0's monotonic clock; `results` are the steps that finished since the last decision, in order; `transfers`
-    what the cache's storage has done.
+    what the cache's storage has done, `grammars` which requests' grammars are ready.
     """
 
     messages: list[ToWorker] = []
     results: list[StepResult] = []
     transfers: list[TransferDone] = []
+    grammars: list[GrammarDone] = []
     now_s: float = 0.0
 
 

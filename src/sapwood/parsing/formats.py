@@ -83,6 +83,11 @@ class OutputFormat:
             marks += (THINK_TAGS[self.reasoning_format].end,)
         return not self.control_texts.isdisjoint(marks)
 
+    def thought_end(self, prompt_end: str) -> str:
+        """What ends the thought that an answer to a prompt ending in `prompt_end` begins with; "" where there is none."""
+        tags = THINK_TAGS.get(self.reasoning_format)
+        return "" if tags is None or prompt_end.rstrip().endswith(tags.end) else tags.end
+
     def parser(self, tools: Tools, prompt_end: str = "", *, separates: bool = True, is_forced: bool = False) -> Parser:
         """A parser for one text that follows a prompt ending in `prompt_end`.
 

@@ -102,7 +102,7 @@ class FixedBudget:
 
     def open(self, decodes: Sequence[RowRun]) -> TokenAllowance:
         """What decodes leave over, at least one page (or the whole budget where that is smaller)."""
-        return TokenAllowance(max(self._step_tokens - len(decodes), self._floor))
+        return TokenAllowance(max(self._step_tokens - sum(row.count for row in decodes), self._floor))
 
 
 class TimeAllowance:
@@ -155,7 +155,7 @@ class AutoBudget:
             return TokenAllowance(self._most)
         self._cost.fit()
         num_attended = sum(attended(row.first, row.count) for row in decodes)
-        decodes_s = self._cost.of_step(len(decodes), num_attended)
+        decodes_s = self._cost.of_step(sum(row.count for row in decodes), num_attended)
         most = min(self._most, max(2 * self._cost.largest_prompt, self._page))
         floor = self._page if decodes_s > self._target_s else 1
         return TimeAllowance(self._cost, self._target_s / self._cost.margin - decodes_s, most, floor)

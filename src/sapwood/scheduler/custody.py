@@ -87,9 +87,9 @@ class Custody:
         if isinstance(self.index, HierarchicalIndex):
             self.index.seek(request.number, request.namespace, request.run(0, request.match_limit))
 
-    def needs_page(self, resident: Resident) -> bool:
-        """Whether the next position of a resident lies beyond its pages."""
-        return resident.request.num_computed >= len(resident.pages) * self._page_size
+    def num_room(self, resident: Resident) -> int:
+        """How many more positions a resident's pages hold."""
+        return len(resident.pages) * self._page_size - resident.request.num_computed
 
     # ------------------------------------------------------------------------------------------------- taking
     def house(

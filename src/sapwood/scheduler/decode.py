@@ -7,26 +7,28 @@ never retracted and decodes as soon as one page can be had, so the batch always 
 from __future__ import annotations
 
 from sapwood.core.request import RequestState
+from sapwood.scheduler.budget import UNLIMITED
 from sapwood.scheduler.custody import Custody
 from sapwood.scheduler.memory import Reservation
 from sapwood.scheduler.plan_builder import PlanBuilder
-from sapwood.scheduler.resident import seniority
+from sapwood.scheduler.resident import Resident, seniority
 from sapwood.scheduler.roster import Roster
 
 
 class Decoder:
     """Fills a plan with decode rows."""
 
-    def __init__(self, custody: Custody, roster: Roster, reservation: Reservation) -> None:
+    def __init__(self, custody: Custody, roster: Roster, reservation: Reservation, step_tokens: int | None) -> None:
         self._custody = custody
         self._roster = roster
         self._reservation = reservation
+        self._step_tokens = UNLIMITED if step_tokens is None else step_tokens
         self.num_retractions = 0
 
     def fill(self, builder: PlanBuilder, confirmed_step: int) -> None:
         """One row per decoding request, each with the page it needs; where pages are short, the most senior come first."""
         rows = [r for r in self._roster.running if r.request.state is RequestState.DECODING and r.request.num_pending]
-        needy = [resident for resident in rows if self._custody.needs_page(resident)]
+        needy = [resident for resident in rows if self._custody.num_room(resident) <= 0]
         while len(needy) > self._custody.num_available and self._custody.pins.drop_oldest():
             pass
         if len(needy) > min(self._custody.num_available, self._custody.window.num_available):
@@ -40,10 +42,31 @@ class Decoder:
             self._custody.grow(resident)
             builder.write_pages(resident, len(resident.pages) - 1, len(resident.pages))
             self._custody.window.open(builder, resident, 1)
+        num_spare = max(self._step_tokens - len(rows), 0)
         for resident in rows:
-            builder.run(resident, 1)
+            count = 1 + self._num_ahead(builder, resident, num_spare)
+            builder.run(resident, count)
+            num_spare -= count - 1
         if rows:
             self._reservation.on_decode()
+
+    def _num_ahead(self, builder: PlanBuilder, resident: Resident, most: int) -> int:
+        """How many ids that a grammar forced are computed at once with the next position: as many as the step's budget allows
+        and as find pages without anybody's loss."""
+        wanted = min(resident.request.num_pending - 1, most)
+        if wanted <= 0:
+            return 0
+        wanted = max(min(wanted, self._custody.window.room(resident) - 1), 0)
+        first = len(resident.pages)
+        while wanted > (room := self._custody.num_room(resident) - 1):
+            if not self._custody.num_available:
+                wanted = room
+                break
+            self._custody.grow(resident)
+        if len(resident.pages) > first:
+            builder.write_pages(resident, first, len(resident.pages))
+        self._custody.window.open(builder, resident, 1 + wanted)
+        return wanted
 
     def _make_room(self, num_pages: int, confirmed_step: int) -> None:
         """Retract the most junior until `num_pages` can be had; while one has a step in flight, wait for it first."""
@@ -51,7 +74,7 @@ class Decoder:
             victim = self._roster.most_junior()
             if victim is None:
                 return
-            num_pages -= victim.request.state is RequestState.DECODING and self._custody.needs_page(victim)
+            num_pages -= victim.request.state is RequestState.DECODING and self._custody.num_room(victim) <= 0
             self._reservation.on_retraction(self._roster.running)
             self._roster.retract(victim)
             self.num_retractions += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sapwood.core.plan import EngineLimits, Int32Array, RowRun, SlotStart, StepPlan, TableWrite, no_copies
+from sapwood.core.plan import EngineLimits, Int32Array, RowRun, SlotStart, StepPlan, TableWrite, TokenWrite, no_copies
 from sapwood.scheduler.resident import Resident
 
 
@@ -23,6 +23,8 @@ class PlanBuilder:
         self._offsets = np.arange(limits.page_size, dtype=np.int32)
         self._starts: list[SlotStart] = []
         self._writes: list[TableWrite] = []
+        self._tokens: list[TokenWrite] = []
+        self._constrained: list[int] = []
         self._copies: list[Int32Array] = []
         self._window_copies: list[Int32Array] = []
         self._saves = self._loads = no_copies()
@@ -47,6 +49,7 @@ class PlanBuilder:
                 request.pooling,
             )
         )
+        request.unwritten = None
         self.write_pages(resident, 0, len(resident.pages))
 
     def write_pages(self, resident: Resident, first: int, end: int) -> None:
@@ -84,12 +87,27 @@ class PlanBuilder:
         """Compute the resident's next `count` positions."""
         request = resident.request
         first = request.num_computed
+        if request.unwritten is not None:
+            self._tokens.append(TokenWrite(resident.slot, request.unwritten, request.ids()[request.unwritten :]))
+            request.unwritten = None
         self.rows.append(RowRun(resident.slot, first, count, request.launch(count)))
         self.residents.append(resident)
         resident.last_step = self.step
+        if request.params.constraint is not None and self.rows[-1].samples:
+            self._constrained.append(len(self.rows) - 1)
 
     def build(self) -> StepPlan:
         """The finished plan."""
         copies, window_copies = (np.concatenate(parts) if parts else no_copies() for parts in (self._copies, self._window_copies))
-        starts, writes, rows = tuple(self._starts), tuple(self._writes), tuple(self.rows)
-        return StepPlan(self.step, starts, writes, copies, rows, self._saves, self._loads, window_copies)
+        return StepPlan(
+            step=self.step,
+            starts=tuple(self._starts),
+            writes=tuple(self._writes),
+            copies=copies,
+            rows=tuple(self.rows),
+            saves=self._saves,
+            loads=self._loads,
+            window_copies=window_copies,
+            tokens=tuple(self._tokens),
+            constrained=tuple(self._constrained),
+        )

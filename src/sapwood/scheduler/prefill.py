@@ -109,7 +109,7 @@ class Prefiller:
         for request in self._ranking.order():
             if request.priority <= held_back or request.state is not RequestState.WAITING:
                 continue
-            if self._custody.tiers.is_awaited(request.number):
+            if self._custody.tiers.is_awaited(request.number) or self._roster.grammars.is_awaited(request.number):
                 continue
             match = self._custody.match(request)
             donor, num_rows = self._donor(request, match)

@@ -5,12 +5,15 @@ Owns the rules of ending on ids and lengths; does not move pages. Invariant: a r
 
 from __future__ import annotations
 
-from sapwood.core.plan import EngineLimits, RowRun, StepResult
+from sapwood.core.plan import EngineLimits, RowRun, Steering, StepResult
 from sapwood.core.request import Request
-from sapwood.errors import EngineFailed, SapwoodError
+from sapwood.errors import EngineFailed, InvalidRequest, SapwoodError
 from sapwood.messages.types import Finish, TokenEvent
 
 LENGTH = Finish("length")
+COMPLETE = Finish("stop")
+"""A constrained completion after which nothing can follow."""
+FREE = Steering()
 
 
 def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits: EngineLimits) -> TokenEvent | None:
@@ -22,23 +25,40 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
         if request.num_confirmed < request.num_known or request.max_len > request.num_prompt:
             return None
         return make_event(request, finish=LENGTH, vector=result.vectors.get(index, b""))
-    token_id = result.token_ids[index]
+    token_id, steering = result.token_ids[index], result.steering.get(index, FREE)
+    if steering.error:
+        return make_event(request, finish=error_finish(InvalidRequest(steering.error)))
     if not 0 <= token_id < limits.vocab_size:
         return make_event(request, finish=_broken(token_id))
-    position = request.num_completion
-    request.append(token_id)
+    num_before = request.num_completion  # more than the row's position says when this id was forced by an earlier one
+    num_here = num_before - (row.first + row.count - request.num_prompt)
+    new_ids, finish = _extend(request, [token_id, *steering.forced][num_here:], limits)
+    if finish is None and steering.is_complete:
+        finish = COMPLETE
+    if not new_ids and finish is None:
+        return None
     return TokenEvent(
         request.number,
-        position,
-        [token_id],
-        _ending(request, token_id, position, limits),
+        num_before,
+        new_ids,
+        finish,
         request.num_cached,
         request.num_retractions,
         [result.logprobs[index]] if request.logprobs.output else None,
         None if request.report.is_sent else request.report.take(),
-        None if position else request.queue_s,
+        None if num_before else request.queue_s,
         request.cached_below,
     )
+
+
+def _extend(request: Request, token_ids: list[int], limits: EngineLimits) -> tuple[list[int], Finish | None]:
+    """Append ids up to one that ends the request: the ids that were appended, and how it ended."""
+    for count, token_id in enumerate(token_ids, 1):
+        request.append(token_id)
+        finish = _ending(request, token_id, request.num_completion - 1, limits)
+        if finish is not None:
+            return token_ids[:count], finish
+    return token_ids, None
 
 
 def make_event(request: Request, *, finish: Finish | None, vector: bytes = b"") -> TokenEvent:

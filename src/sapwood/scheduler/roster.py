@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sapwood.core.request import Request, RequestState
 from sapwood.scheduler.custody import Custody
+from sapwood.scheduler.grammars import GrammarQueue
 from sapwood.scheduler.progress import Progress
 from sapwood.scheduler.resident import Resident, seniority
 from sapwood.scheduler.timeline import TimelineLog
@@ -21,6 +22,7 @@ class Roster:
         self._custody = custody
         self._progress = progress
         self.timelines = timelines
+        self.grammars = GrammarQueue()
         self._residents: dict[int, Resident] = {}
         self._groups: dict[int, list[Resident]] = {}
         self.live: dict[int, Request] = {}
@@ -44,6 +46,7 @@ class Roster:
         request.tokens_at_arrival = self._progress.num_computed_tokens
         self.live[request.number] = request
         self._custody.seek(request)
+        self.grammars.seek(request)
         self.waiting.add(request)
         self.timelines.note(request, "queued")
 
@@ -67,6 +70,7 @@ class Roster:
             self.waiting.remove(request)
         request.end(state, num_known)
         self._custody.tiers.storage.forget(request.number)
+        self.grammars.forget(request)
         del self.live[request.number]
         resident = self._residents.pop(request.number, None)
         if resident is not None and not resident.is_leaving:

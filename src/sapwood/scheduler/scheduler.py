@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from sapwood.core.constraint import GrammarOrder
 from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.request import RequestState
 from sapwood.core.transfer import TransferOrder
+from sapwood.errors import InvalidRequest
 from sapwood.kvcache.events import CacheEvent
 from sapwood.messages.types import Answer, Ask, AskTimeline, StepInputs, StepStats, TokenEvent
 from sapwood.scheduler.budget import make_budget
@@ -36,13 +38,14 @@ from sapwood.scheduler.timeline import NullTimelines, Timelines
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a decision says: the step to launch (None: nothing can be launched now), news of requests, replies to questions,
-    orders for the cache's storage, and what routers should know of the cache."""
+    orders for the cache's storage and for the grammars, and what routers should know of the cache."""
 
     plan: StepPlan | None
     events: list[TokenEvent]
     answers: list[Answer]
     transfers: list[TransferOrder] = field(default_factory=list)
     cache_events: list[CacheEvent] = field(default_factory=list)
+    grammars: list[GrammarOrder] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Scheduler:
         self._inbox = Inbox(limits, options, self._roster, self._custody, self._deadlines)
         self._preemptor = Preemptor(self._roster, self._reservation, options)
         self._prefiller = Prefiller(self._custody, self._roster, self._reservation, self._preemptor, options, self._progress)
-        self._decoder = Decoder(self._custody, self._roster, self._reservation)
+        self._decoder = Decoder(self._custody, self._roster, self._reservation, options.step_token_budget)
         self._in_flight: deque[Launched] = deque()
         self._num_generated_tokens = 0
         self._num_timeouts = 0
@@ -85,6 +88,7 @@ class Scheduler:
         for done in inputs.transfers:
             self._custody.tiers.storage.done(done)
         events: list[TokenEvent] = []
+        self._take_grammars(inputs, events)
         for result in inputs.results:
             self._confirm(result, events)
         answers: list[Answer] = []
@@ -96,7 +100,17 @@ class Scheduler:
         if not self._roster.live:
             self._reservation.on_idle()
         plan = self._plan()
-        return StepOutcome(plan, events, answers, self._custody.tiers.storage.take_orders(), self._custody.events.take())
+        storage, grammars = self._custody.tiers.storage, self._roster.grammars
+        return StepOutcome(plan, events, answers, storage.take_orders(), self._custody.events.take(), grammars.take_orders())
+
+    def _take_grammars(self, inputs: StepInputs, events: list[TokenEvent]) -> None:
+        """Requests whose grammars are ready may be admitted; those whose cannot be compiled fail."""
+        for done in inputs.grammars:
+            self._roster.grammars.done(done)
+            request = self._roster.live.get(done.number)
+            if request is not None and done.error:
+                self._roster.end(request, RequestState.FAILED)
+                events.append(make_event(request, finish=error_finish(InvalidRequest(done.error))))
 
     def _expire(self, events: list[TokenEvent]) -> None:
         for request, error in self._deadlines.expired(self._progress.now_s, self._roster.live):
@@ -124,7 +138,8 @@ class Scheduler:
                     state = RequestState.FAILED if event.finish.kind == "error" else RequestState.FINISHED
                     self._roster.end(request, state)
             is_prompt = row.first < request.num_prompt
-            if not resident.is_leaving and (is_prompt or not request.num_confirmed % page_size):  # else no page has become full
+            is_full = row.first // page_size < request.num_confirmed // page_size  # a page more than before
+            if not resident.is_leaving and (is_prompt or is_full):
                 self._custody.publish(resident, soon=is_prompt)
                 self._custody.window.advance(resident)
 

@@ -144,10 +144,13 @@ def plan_digest(plan: StepPlan) -> bytes:
         for start in plan.starts
     ]
     facts += [(write.slot, write.position, write.is_window) for write in plan.writes]
+    facts += [(write.slot, write.position) for write in plan.tokens]
+    facts += plan.constrained
     digest.update(msgspec.msgpack.encode(facts))
     for array in (
         *(start.token_ids for start in plan.starts),
         *(write.locations for write in plan.writes),
+        *(write.token_ids for write in plan.tokens),
         plan.copies,
         plan.saves,
         plan.loads,

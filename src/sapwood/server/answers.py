@@ -15,6 +15,7 @@ from sapwood.errors import InvalidRequest
 from sapwood.parsing.formats import OutputFormat
 from sapwood.parsing.pieces import Answer, CallArguments, CallStart, Parser, Piece, Reasoning, join, merge
 from sapwood.server.backend import Vocabulary
+from sapwood.server.constraints import Wanted, want
 from sapwood.server.record import RequestRecord, Update
 from sapwood.server.tooling import NO_TOOLS, ToolUse
 
@@ -33,14 +34,23 @@ class Reading:
     streams_reasoning: bool = True
 
     def params(self, params: SamplingParams) -> SamplingParams:
-        """The parameters with which the text keeps the marks that the parser looks for, and calls what it has to call."""
-        if self.tool_use.must_call:
-            raise InvalidRequest("tool_choice cannot be forced on this server; use auto", param="tool_choice")
-        if any(function.is_strict for function in self.tool_use.functions):
-            raise InvalidRequest("strict functions are not supported on this server; leave out strict", param="tools")
+        """The parameters with which the text keeps the marks that the parser looks for."""
+        if not self.tool_use.must_call and any(function.is_strict for function in self.tool_use.functions):
+            message = "strict functions are honoured only where a call is forced; leave out strict, or set tool_choice"
+            raise InvalidRequest(message, param="tools")
         if not self.form.needs_control_texts(bool(self.tool_use.functions), self.separates):
             return params
         return msgspec.structs.replace(params, skip_special_tokens=False)
+
+    def forced(self, params: SamplingParams) -> Wanted | None:
+        """The calls that the answer must consist of, if it must."""
+        if not self.tool_use.must_call:
+            return None
+        if params.constraint is not None:
+            raise InvalidRequest(
+                "tool_choice forces calls, which leave no room for another form; leave it out", param="tool_choice"
+            )
+        return want("tools", "json_schema", self.tool_use.call_schema)
 
     def parser(self) -> Parser:
         """A fresh parser."""

@@ -6,16 +6,22 @@ Holds no state of its own. Invariant: everything in it lives as long as the appl
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
 from starlette.requests import Request
 
 from sapwood.config.sections import ServerSection
+from sapwood.core.sampling import SamplingParams
 from sapwood.errors import InvalidRequest, UnknownModel
+from sapwood.grammar.check import ConstraintChecker
+from sapwood.server.answers import Reading
 from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.body import Decoder, T, read_body
+from sapwood.server.constraints import Wanted
 from sapwood.server.frontend import Frontend
 from sapwood.server.limits import MAX_BODY_BYTES, check_room, check_state
+from sapwood.server.requests import named_as
 from sapwood.tokenizer.fim import FimTokens
 
 
@@ -27,6 +33,7 @@ class ServerContext:
     model: ServedModel
     settings: ServerSection
     max_body_bytes: int = MAX_BODY_BYTES
+    constraints: ConstraintChecker = field(default_factory=ConstraintChecker)
 
     async def body(self, request: Request, decoder: Decoder[T]) -> T:
         """The request's body, decoded."""
@@ -51,6 +58,24 @@ class ServerContext:
                 f"hold, its completion included; shorten the {name}",
                 param=name,
             )
+
+    async def constrain(self, params: SamplingParams, wanted: Wanted | None) -> SamplingParams:
+        """The parameters with the constraint, once it is known to compile; raises InvalidRequest naming the client's field."""
+        if wanted is None:
+            return params
+        with named_as(wanted.names):
+            await self.constraints.check(wanted.constraint, self.frontend.limits.vocab_size)
+        return msgspec.structs.replace(params, constraint=wanted.constraint)
+
+    async def shape(self, reading: Reading, params: SamplingParams) -> SamplingParams:
+        """The parameters for an answer that is to be read so: calls that are forced are a constraint, and a constraint begins
+        when the model has thought."""
+        params = await self.constrain(reading.params(params), reading.forced(params))
+        end = reading.form.thought_end(reading.prompt_end)
+        if params.constraint is None or not end:
+            return params
+        ids = tuple(await self.encode([(end, True)], add_special=False, name="prompt"))
+        return msgspec.structs.replace(params, constraint=msgspec.structs.replace(params.constraint, starts_after=ids))
 
     def fim(self) -> FimTokens:
         """The tokens for filling in the middle; raises InvalidRequest for a model that cannot."""

@@ -24,6 +24,8 @@ from fastapi import FastAPI
 from sapwood.config.sections import Config, ModelOptions, ServerSection
 from sapwood.detokenizer.main import DetokenizerOrders
 from sapwood.errors import ConfigError, EngineFailed, SapwoodError
+from sapwood.grammar.api import GrammarOptions
+from sapwood.grammar.check import ConstraintChecker
 from sapwood.messages.flight import read_steps
 from sapwood.messages.topology import Topology, create_topology
 from sapwood.messages.types import Answer, Ready, StepTexts
@@ -127,6 +129,9 @@ class Replica:
         self._frontend = Frontend(
             self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
         )
+        grammar = config.engine.grammar
+        options = GrammarOptions(grammar.any_whitespace, tokenizer.control_ids)
+        self._constraints = ConstraintChecker(options, is_on=grammar.backend != "none")
         self._model = served_model(config.model, model_path, tokenizer, settings)
         self._model_path = model_path
         folder = Path(launch.crash_dump_folder) if launch.crash_dump_folder else catalog.cache_folder() / "crashes"
@@ -157,7 +162,7 @@ class Replica:
         for spec in self._specs(self._link.topology):
             self._supervisor.start(spec)
         try:
-            async with http_server(create_app(ServerContext(self._frontend, self._model, self._config.server)), listener):
+            async with http_server(create_app(self._context()), listener):
                 await self._serve()
         finally:
             save_s = self._time_to_save_s()
@@ -168,6 +173,9 @@ class Replica:
             saving.cancel()
             self._link.close(self._loop)
         return 1 if self._failure else 0
+
+    def _context(self) -> ServerContext:
+        return ServerContext(self._frontend, self._model, self._config.server, constraints=self._constraints)
 
     async def _serve(self) -> None:
         starting = asyncio.ensure_future(self._supervisor.wait_ready(self._config.launch.startup_timeout_s))

@@ -31,6 +31,7 @@ class Tokenizer:
         self.bos_token_id = parts.bos_token_id
         self.eos_token_ids = parts.eos_token_ids
         self.special_ids = frozenset(token.id for token in special)
+        self.control_ids: Mapping[str, int] = {token.text: token.id for token in special if token.text}
         self.control_texts = tuple(token.text for token in special if token.text)
         self.chat_templates: Mapping[str, str] = dict(parts.chat_templates)
         self._parts = parts

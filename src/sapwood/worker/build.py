@@ -29,6 +29,8 @@ from sapwood.scheduler.scheduler import Scheduler
 from sapwood.weights.checkpoint import Checkpoint, open_checkpoint
 from sapwood.weights.encoder import is_encoder
 from sapwood.worker.backends import choose_backend
+from sapwood.worker.grammar_setup import constrain
+from sapwood.worker.grammars import Grammars, NoGrammars
 from sapwood.worker.pooled import PooledModel, build_encoder, pooled_decoder, warm_up_encoder
 from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
 from sapwood.worker.transfers import NoTransfers, Transfers
@@ -50,6 +52,7 @@ class BuiltWorker:
     options: SchedulerOptions
     info: dict[str, Any]
     transfers: Transfers
+    grammars: Grammars
 
 
 def build_worker(
@@ -62,7 +65,7 @@ def build_worker(
 ) -> BuiltWorker:
     """Load the model at `path` ("null" for the fake one) and put a scheduler on top; raises ConfigError and WeightsError."""
     if model.is_null:
-        return _build_null(model, engine, scheduler)
+        return _build_null(model, engine, scheduler, group.rank)
     if is_encoder(Path(path)):
         return _build_encoder(model, engine, scheduler, Path(path), group, progress)
     checkpoint = open_checkpoint(Path(path), model.load_format, model.random_seed)
@@ -86,7 +89,9 @@ def build_worker(
     options = scheduler_options(scheduler, plan.chunked_prefill_size, engine.cache)
     if pooled is not None:
         info, options = info | pooled.info, pooled.adjust(options)
-    return BuiltWorker(Scheduler(built.limits, options), built, options, info, transfers)
+    constrained = constrain(built, engine.grammar, model.tokenizer_path or path, group.rank)
+    scheduling = Scheduler(built.limits, options)
+    return BuiltWorker(scheduling, constrained.engine, options, info, transfers, constrained.grammars)
 
 
 def plan_rank(
@@ -141,7 +146,7 @@ def _smallest(group: Group, *values: int) -> list[int]:
     return least
 
 
-def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection) -> BuiltWorker:
+def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection, rank: int) -> BuiltWorker:
     usual, page = null_limits(), engine.page_size
     num_pages = max(1, (engine.max_total_tokens or usual.num_pages * usual.page_size) // page)
     limits = EngineLimits(
@@ -159,7 +164,9 @@ def _build_null(model: ModelOptions, engine: EngineSection, scheduler: Scheduler
     info = _info(limits)
     if model.is_embedding:
         info |= PooledModel(Task.EMBED, PoolingKind.LAST, VECTOR_SIZE).info
-    return BuiltWorker(Scheduler(limits, options), null, options, info, transfers)
+    constrained = constrain(null, engine.grammar, model.tokenizer_path or model.model_path, rank)
+    scheduling = Scheduler(limits, options)
+    return BuiltWorker(scheduling, constrained.engine, options, info, transfers, constrained.grammars)
 
 
 def _build_encoder(
@@ -175,7 +182,8 @@ def _build_encoder(
     warm_up_encoder(built.engine, progress)
     info = _info(built.engine.limits) | built.pooled.info | {"kernel_backend": "reference"}
     options = built.options(scheduler_options(scheduler, built.engine.limits.max_len))
-    return BuiltWorker(Scheduler(built.engine.limits, options), built.engine, options, info, NoTransfers())
+    scheduling = Scheduler(built.engine.limits, options)
+    return BuiltWorker(scheduling, built.engine, options, info, NoTransfers(), NoGrammars())
 
 
 def _info(limits: EngineLimits) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sapwood.core.plan import Engine, StepResult
 from sapwood.messages.types import Answer, Drain, StepInputs, TokenEvent, ToWorker
 from sapwood.scheduler.scheduler import Scheduler, StepOutcome
 from sapwood.scheduler.step_log import NullStepLog, StepLog
+from sapwood.worker.grammars import Grammars, NoGrammars
 from sapwood.worker.loop import overlapped, plain
 from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
@@ -32,17 +33,19 @@ class LocalPort:
 
     share: Callable[[StepInputs], None]
     transfers: Transfers
+    grammars: Grammars
     messages: list[ToWorker] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
     def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
         """Never blocks for long: the driver only turns the loop when there is something to do."""
-        if not results and not self.messages and self.transfers.is_busy:
-            time.sleep(TRANSFER_POLL_S)  # a request may wait for storage alone
+        if not results and not self.messages and (self.transfers.is_busy or self.grammars.is_busy):
+            time.sleep(TRANSFER_POLL_S)  # a request may wait for them alone
         messages, self.messages = self.messages, []
-        done = self.transfers.collect()
-        inputs = StepInputs(messages=messages, results=results, transfers=done, now_s=time.monotonic())
+        transfers, grammars = self.transfers.collect(), self.grammars.collect()
+        now_s = time.monotonic()
+        inputs = StepInputs(messages=messages, results=results, transfers=transfers, grammars=grammars, now_s=now_s)
         self.share(inputs)
         return inputs
 
@@ -50,6 +53,7 @@ class LocalPort:
         self.events += outcome.events
         self.answers += outcome.answers
         self.transfers.submit(outcome.transfers)
+        self.grammars.submit(outcome.grammars)
 
     def take(self) -> WorkerNews:
         """Everything published since the last call."""
@@ -69,10 +73,11 @@ class WorkerCore:
         share: Callable[[StepInputs], None] = lambda inputs: None,
         log: StepLog | None = None,
         transfers: Transfers | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.engine = engine
-        self._port = LocalPort(share, transfers or NoTransfers())
+        self._port = LocalPort(share, transfers or NoTransfers(), grammars or NoGrammars())
         self._log = log or NullStepLog()
         self._turns = (overlapped if overlap else plain)(scheduler, engine, self._port, self._log)
 
@@ -99,3 +104,4 @@ class WorkerCore:
         self._log.close()
         self.engine.close()
         self._port.transfers.close()
+        self._port.grammars.close()

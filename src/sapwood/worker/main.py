@@ -83,7 +83,7 @@ def serve_rank(orders: WorkerOrders) -> None:
         share = share_with_ranks(ranks.control, ranks.group.size)
         cache = orders.engine.cache
         feed = ZmqFeed(context, cache.events_endpoint, cache.events_topic) if cache.events_endpoint else NoFeed()
-        outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed)
+        outboxes = Outboxes(events, server, topology.epoch, built.transfers, feed, built.grammars)
         port = ServerPort(inbox, outboxes, share, built.scheduler.stats, lambda address: Sender(context, address))
         recorder = FlightRecorder(topology.flight, time.monotonic)
         built = replace(built, engine=RecordedEngine(built.engine, recorder, lambda: built.scheduler.suspects))
@@ -93,6 +93,7 @@ def serve_rank(orders: WorkerOrders) -> None:
     server.send(Ready(orders.name, os.getpid(), built.info))
     run(built, port, orders.scheduler.overlap, log)
     built.transfers.close()
+    built.grammars.close()
     ranks.close()
     context.destroy(linger=500)
 

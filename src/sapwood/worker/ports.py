@@ -18,6 +18,7 @@ from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.types import Drain, Renew, StepEvents, StepInputs, StepStats, ToWorker
 from sapwood.scheduler.scheduler import StepOutcome
 from sapwood.worker.event_feed import EventFeed, NoFeed
+from sapwood.worker.grammars import Grammars, NoGrammars
 from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
 HEARTBEAT_S = 5.0
@@ -38,13 +39,14 @@ def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInpu
 @dataclass(frozen=True, slots=True)
 class Outboxes:
     """Where rank 0 sends: `events` to the detokenizer or the server, `answers` to the server; both in this `epoch`. Orders for
-    the cache's storage go to `transfers`, news of the cache to `feed`."""
+    the cache's storage go to `transfers`, those for grammars to `grammars`, news of the cache to `feed`."""
 
     events: Sender
     answers: Sender
     epoch: int
     transfers: Transfers = NoTransfers()
     feed: EventFeed = NoFeed()
+    grammars: Grammars = NoGrammars()
 
 
 class ServerPort:
@@ -67,15 +69,20 @@ class ServerPort:
         self.draining = False
 
     def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
-        transfers = self._outboxes.transfers
-        is_idle = not results and transfers.is_busy  # a request may wait for storage alone
+        transfers, grammars = self._outboxes.transfers, self._outboxes.grammars
+        is_idle = not results and (transfers.is_busy or grammars.is_busy)  # a request may wait for them alone
         messages = self._inbox.receive(wait_s=TRANSFER_POLL_S if is_idle else HEARTBEAT_S if may_block else 0.0)
         for message in messages:
             if isinstance(message, Renew):
                 self._renew(message)
             self.draining = self.draining or isinstance(message, Drain)
-        done = transfers.collect()
-        inputs = StepInputs(messages=messages, results=results, transfers=done, now_s=time.monotonic())
+        inputs = StepInputs(
+            messages=messages,
+            results=results,
+            transfers=transfers.collect(),
+            grammars=grammars.collect(),
+            now_s=time.monotonic(),
+        )
         self._share(inputs)
         return inputs
 
@@ -85,6 +92,7 @@ class ServerPort:
             self._last_stats = stats
             out.events.send(StepEvents(out.epoch, outcome.events, stats))
         out.transfers.submit(outcome.transfers)
+        out.grammars.submit(outcome.grammars)
         out.feed.publish(outcome.cache_events)
         for answer in outcome.answers:
             out.answers.send(answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sapwood.core.plan import Engine, EngineLimits, Pending, StepPlan, StepResult
+from sapwood.core.plan import Engine, EngineLimits, Pending, StepPlan, StepResult, UInt32Array
 from sapwood.messages.flight import FlightRecorder
 
 
@@ -29,6 +29,10 @@ class RecordedPending:
         result = self._pending.wait()
         self._recorder.ended(self._step)
         return result
+
+    def release(self, masks: UInt32Array) -> None:
+        """The engine's."""
+        self._pending.release(masks)
 
 
 class RecordedEngine:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from sapwood.core.plan import Engine, EngineLimits, Pending, StepPlan, StepResult
+from sapwood.core.plan import Engine, EngineLimits, Pending, StepPlan, StepResult, UInt32Array
 
 
 class TimedPending:
@@ -31,6 +31,10 @@ class TimedPending:
         """The engine's result, with `duration_s`."""
         result = self._pending.wait()
         return msgspec.structs.replace(result, duration_s=self._stopwatch.lap(self._launched_s))
+
+    def release(self, masks: UInt32Array) -> None:
+        """The engine's."""
+        self._pending.release(masks)
 
 
 class Stopwatch:

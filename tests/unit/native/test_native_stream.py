@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -102,8 +104,47 @@ def test_allowed_ids_bind_the_run_that_they_name():
     for wanted in (0, 17, VOCABULARY - 1):
         bits = np.zeros(2, np.uint32)
         bits[wanted // 32] = 1 << wanted % 32
-        step = native.Step([], [(1, 0, places)], None, runs([1, 0, 2, 0], [0, 2, 1, 1]), allowed=[(1, bits)])
+        masks = native.Masks(np.array([1], np.int32), 2)
+        masks.release(bits[None])
+        step = native.Step([], [(1, 0, places)], None, runs([1, 0, 2, 0], [0, 2, 1, 1]), masks=masks)
         assert program.run(step) == [wanted]
     assert program.run(native.Step([], [], None, runs([0, 2, 1, 1]))) == [free]
     with pytest.raises(ValueError, match="one bit for every id"):
-        program.run(native.Step([], [], None, runs([0, 2, 1, 1]), allowed=[(0, bits[:1])]))
+        program.run(native.Step([], [], None, runs([0, 2, 1, 1]), masks=native.Masks(np.array([0], np.int32), 1)))
+
+
+def test_sampling_waits_for_its_masks_and_nothing_else_does():
+    pool = native.ThreadPool(2, pin=False)
+    program, _ = small_program(pool)
+    stream = native.ComputeStream(pool)
+    first, masks = stream.launch(program, first_step([3, 1, 4], 3)), native.Masks(np.array([0], np.int32), 2)
+    ticket = stream.launch(program, native.Step([], [], None, runs([0, 3, 1, 1]), masks=masks))
+    stream.wait(first)
+    time.sleep(0.05)
+    assert stream.completed == first
+    with pytest.raises(ValueError, match="one row for each"):
+        masks.release(np.zeros((2, 2), np.uint32))
+    masks.release(np.array([[0, 1 << 3]], np.uint32))
+    assert stream.wait(ticket).sampled == [35]
+    with pytest.raises(ValueError, match="released already"):
+        masks.release(np.zeros((1, 2), np.uint32))
+
+
+def test_a_stream_that_ends_lets_go_of_masks_that_nobody_released():
+    pool = native.ThreadPool(2, pin=False)
+    program, _ = small_program(pool)
+    stream = native.ComputeStream(pool)
+    for _ in range(3):
+        masks = native.Masks(np.array([0], np.int32), 2)
+        stream.launch(
+            program, native.Step([], [(0, 0, np.arange(MAX_LEN, dtype=np.int32))], None, runs([0, 0, 1, 1]), masks=masks)
+        )
+    ended = threading.Event()
+
+    def end() -> None:
+        nonlocal stream
+        del stream
+        ended.set()
+
+    threading.Thread(target=end, daemon=True).start()
+    assert ended.wait(10.0)

@@ -152,6 +152,13 @@ def sample(
 def random_bits(seed: int, sample_index: int, position: int, purpose: int = 0) -> int:
     """53 bits: the uniform number times 2**53."""
 
+class Masks:
+    """What the constrained runs of one step may choose from; the step's sampling waits until they are released."""
+
+    def __init__(self, runs: NDArray[numpy.int32], words: int) -> None: ...
+    def release(self, bits: NDArray[numpy.uint32]) -> None:
+        """uint32 [runs, words], one bit per id, lowest first."""
+
 class Step:
     """One step, as sapwood.core.plan describes it: integers only."""
 
@@ -162,7 +169,7 @@ class Step:
         copies: NDArray[numpy.int32] | None,
         runs: NDArray[numpy.int32],
         starts: list[SlotStart] = ...,
-        allowed: list[tuple[int, NDArray[numpy.uint32]]] = ...,
+        masks: Masks | None = ...,
         saves: NDArray[numpy.int32] | None = None,
         loads: NDArray[numpy.int32] | None = None,
         window_copies: NDArray[numpy.int32] | None = None,
@@ -170,7 +177,7 @@ class Step:
         """
         tokens, locations: lists of (slot, position, int32 array), locations with 1 as fourth item where they are window pages';
         copies, window_copies: [C, 2]; runs: [R, 4] of slot, first, count, samples;
-        starts: SlotStarts; allowed: (index of a sampling run, uint32 array of one bit per id);
+        starts: SlotStarts; masks: what the runs that they name may choose from;
         saves: [S, 2] of page, host page; loads: [L, 2] of host page, page; pages as HostPages counts them.
         """
 

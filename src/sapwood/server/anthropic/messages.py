@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from sapwood.core.sampling import SamplingParams
+from sapwood.errors import InvalidRequest
 from sapwood.parsing.partial import partial_object
 from sapwood.parsing.pieces import CallArguments, CallStart, Content, Piece, Reasoning
 from sapwood.server.answers import Answers, Reading
@@ -39,6 +41,7 @@ from sapwood.server.anthropic.schema import (
     Usage,
 )
 from sapwood.server.body import Decoder, read_body
+from sapwood.server.constraints import Wanted, only_one, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import anthropic_error, raise_failure
 from sapwood.server.record import RequestRecord, Update
@@ -64,7 +67,7 @@ def message_routes(context: ServerContext) -> APIRouter:
             prompt = PromptRequest(
                 rid=f"msg_{uuid.uuid4().hex}",
                 token_ids=asked.chat.token_ids,
-                params=reading.params(_params(context, fields)),
+                params=await context.shape(reading, await context.constrain(_params(context, fields), _wanted(fields))),
                 priority=context.settings.default_priority,
             )
             interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
@@ -84,6 +87,22 @@ def message_routes(context: ServerContext) -> APIRouter:
     router.add_api_route("/v1/messages", messages, methods=["POST"], summary="Answer a chat, for Anthropic's clients")
     router.add_api_route("/v1/messages/count_tokens", count_tokens, methods=["POST"], summary="Count a chat's prompt tokens")
     return router
+
+
+def _wanted(fields: AnswerFields) -> Wanted | None:
+    """The form that the answer shall have."""
+    config = fields.output_config
+    forms = {"output_config.format": config and config.format, "output_format": fields.output_format}
+    return only_one(_form(name, form) for name, form in forms.items() if form)
+
+
+def _form(name: str, form: dict[str, Any]) -> Wanted | None:
+    match form:
+        case {"type": "text"}:
+            return None
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return want(f"{name}.schema", "json_schema", schema)
+    raise InvalidRequest(f"{name} must have the type json_schema, and a schema", param=name)
 
 
 def _params(context: ServerContext, fields: AnswerFields) -> SamplingParams:

@@ -39,8 +39,6 @@ async def read_prompt(context: ServerContext, data: bytes) -> Prompt:
     fields = _fields.decode(data)
     context.check_model(fields.model)
     refuse(_refusals.decode(data))
-    if fields.output_config is not None:
-        _check_switch(fields.output_config.format, "output_config.format", "text")
     if not fields.messages:
         raise InvalidRequest("messages must not be empty; send at least one message", param="messages")
     tool_use = _tool_use(fields.tools or [], fields.tool_choice)
@@ -70,12 +68,6 @@ def _function(tool: Tool, where: str) -> Function:
     if tool.type not in (None, "custom"):
         raise InvalidRequest(f"{where}.type: only custom tools are supported by this server", param=f"{where}.type")
     return make_function(where, tool.name, tool.description, tool.input_schema, tool.strict)
-
-
-def _check_switch(value: Any, name: str, off: str) -> None:
-    """Refuse an option that is not supported, unless it says that it is off."""
-    if value is not None and (not isinstance(value, dict) or value.get("type") != off):
-        raise InvalidRequest(f"{name} is not supported by this server; leave it out", param=name)
 
 
 def _system(system: str | list[Block] | None) -> list[Message]:

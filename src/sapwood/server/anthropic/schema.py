@@ -64,9 +64,9 @@ class InputMessage(msgspec.Struct, kw_only=True):
 
 
 class OutputConfig(msgspec.Struct, kw_only=True):
-    """`output_config`: only free text can be made."""
+    """`output_config`: the form of the answer, a JSON Schema. Other hints are ignored."""
 
-    format: Any = None
+    format: dict[str, Any] | None = None
 
 
 class PromptFields(msgspec.Struct, kw_only=True):
@@ -78,11 +78,10 @@ class PromptFields(msgspec.Struct, kw_only=True):
     thinking: Thinking | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
-    output_config: OutputConfig | None = None
 
 
 class AnswerFields(msgspec.Struct, kw_only=True):
-    """What makes the answer. `metadata` is for the provider's own use and changes nothing."""
+    """What makes the answer. `output_format` is an older name of `output_config.format`; `metadata` changes nothing."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     stop_sequences: list[str] | None = None
@@ -91,9 +90,11 @@ class AnswerFields(msgspec.Struct, kw_only=True):
     top_k: Int64 | None = None
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
 
 
-AnthropicRefusals = make_refusals("AnthropicRefusals", ("mcp_servers", "container", "context_management", "output_format"))
+AnthropicRefusals = make_refusals("AnthropicRefusals", ("mcp_servers", "container", "context_management"))
 
 
 # ----------------------------------------------------------------------------------------------------- answers

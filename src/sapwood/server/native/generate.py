@@ -17,17 +17,22 @@ from msgspec import UNSET
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
 from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.constraints import only_one, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import as_error, openai_error
 from sapwood.server.native.reply import ReplyShape, reply
-from sapwood.server.native.schema import SAMPLING_REFUSALS, GenerateFields, GenerateRefusals, SamplingFields
+from sapwood.server.native.schema import CONSTRAINTS, SAMPLING_REFUSALS, GenerateFields, GenerateRefusals, SamplingFields
 from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
 from sapwood.server.sessions import SessionParams
 from sapwood.server.sse import EventStream, collect, event, json_response
 from sapwood.server.stream import Stream
 
 DEFAULT_MAX_NEW_TOKENS = 128
-_RENAMED = ("sampling_seed", "stop", "stop_token_ids", "stop_regex", "max_new_tokens", "stream_interval", *SAMPLING_REFUSALS)
+_RENAMED = (
+    *("sampling_seed", "stop", "stop_token_ids", "stop_regex", "max_new_tokens", "stream_interval"),
+    *SAMPLING_REFUSALS,
+    *CONSTRAINTS,
+)
 _SAME = tuple(name for name in SamplingFields.__struct_fields__ if name not in _RENAMED)
 _fields: Decoder[GenerateFields] = Decoder(GenerateFields)
 _refusals = Decoder(GenerateRefusals)
@@ -76,13 +81,14 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
         raise InvalidRequest("sampling_params: n must be the same for every prompt of a batch", param="n")
     if session_name and (samplings[0].n or 1) > 1:
         raise InvalidRequest("a turn of a session has one answer; leave n out", param="n")
+    checked = [await _checked(context, sampling) for sampling in samplings]
     logprobs = _logprob_options(fields, [len(ids) for ids in prompts])
     salts, keys = _spread(fields.cache_salt, count, "cache_salt"), _spread(fields.extra_key, count, "extra_key")
     requests = tuple(
         PromptRequest(
             rid=rid,
             token_ids=ids,
-            params=sampling_params(sampling),
+            params=param,
             default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS if sampling.max_new_tokens is UNSET else None,
             logprobs=options,
             priority=context.settings.default_priority if fields.priority is None else fields.priority,
@@ -93,8 +99,8 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
             pin=session_name,
             pin_s=session_s,
         )
-        for rid, ids, sampling, options, salt, key in zip(
-            _rids(fields.rid, count, is_batch), prompts, samplings, logprobs, salts, keys, strict=True
+        for rid, ids, sampling, param, options, salt, key in zip(
+            _rids(fields.rid, count, is_batch), prompts, samplings, checked, logprobs, salts, keys, strict=True
         )
     )
     interval = (samplings[0].stream_interval or context.settings.stream_interval) if fields.stream else ALL_AT_ONCE
@@ -106,6 +112,11 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
         with_tiers=context.frontend.limits.has_tiers,
     )
     return GenerateRequest(requests, interval), shape
+
+
+async def _checked(context: ServerContext, fields: SamplingFields) -> SamplingParams:
+    found = [want(kind, kind, value) for kind in CONSTRAINTS if (value := getattr(fields, kind))]
+    return await context.constrain(sampling_params(fields), only_one(found))
 
 
 def sampling_params(fields: SamplingFields) -> SamplingParams:

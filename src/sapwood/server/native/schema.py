@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sapwood.core.constraint import ConstraintKind
 from sapwood.server.body import make_refusals
 from sapwood.server.sessions import SessionParams
 
@@ -44,16 +45,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     stream_interval: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
-    json_schema: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    structural_tag: Any = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: dict[str, Any] | str | None = None
     beam_width: Any = None
     custom_params: Any = None
     watermark: Any = None
 
 
-SAMPLING_REFUSALS = ("json_schema", "regex", "ebnf", "structural_tag", "beam_width", "custom_params", "watermark")
+SAMPLING_REFUSALS = ("beam_width", "custom_params", "watermark")
+CONSTRAINTS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class GenerateFields(msgspec.Struct, kw_only=True):

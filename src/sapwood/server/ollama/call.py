@@ -25,6 +25,7 @@ from sapwood.parsing.pieces import CallArguments, CallStart, Piece, Reasoning
 from sapwood.parsing.pieces import Content as Text
 from sapwood.server.answers import PLAIN, Answers, Reading
 from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.constraints import Wanted, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import ollama_error, raise_failure
 from sapwood.server.ollama.schema import CallFields, OllamaRefusals, Options
@@ -87,6 +88,7 @@ async def read_call(context: ServerContext, request: Request, content: Content, 
     options = fields.options or Options()
     _check_off(options)
     params, limit = _params(context, options)
+    params = await context.constrain(params, _format(fields.format))
     model = fields.model or context.model.name
     variables = _variables(context, fields.think)
     return Call(model, fields.stream is not False, params, limit, content, {**_NAMES, "prompt": prompt_name}, variables), data
@@ -115,7 +117,7 @@ async def answer(
     prompt = PromptRequest(
         rid=f"ollama-{uuid.uuid4().hex}",
         token_ids=token_ids,
-        params=reading.params(call.params),
+        params=await context.shape(reading, call.params),
         default_max_new_tokens=call.limit,
         priority=context.settings.default_priority,
     )
@@ -228,6 +230,14 @@ def _params(context: ServerContext, options: Options) -> tuple[SamplingParams, i
         stop=tuple(as_list(options.stop)) if options.stop else (),
     )
     return params, limit
+
+
+def _format(value: dict[str, Any] | str | None) -> Wanted | None:
+    if not value:
+        return None
+    if isinstance(value, str) and value != "json":
+        raise InvalidRequest('format must be "json" or a JSON Schema', param="format")
+    return want("format", "json_object" if value == "json" else "json_schema", value)
 
 
 def _check_off(options: Options) -> None:

@@ -35,12 +35,14 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 class CallFields(msgspec.Struct, kw_only=True):
-    """What both routes have. The model stays loaded, whatever `keep_alive` says; streaming is the default."""
+    """What both routes have. `format` is "json" or a JSON Schema. The model stays loaded, whatever `keep_alive` says;
+    streaming is the default."""
 
     model: str | None = None
     stream: bool | None = None
     options: Options | None = None
     keep_alive: float | str | None = None
+    format: dict[str, Any] | str | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
 
 
@@ -79,7 +81,7 @@ class ModelFields(msgspec.Struct, kw_only=True):
     name: str | None = None
 
 
-OllamaRefusals = make_refusals("OllamaRefusals", ("format", "images", "template", "context", "logprobs", "top_logprobs"))
+OllamaRefusals = make_refusals("OllamaRefusals", ("images", "template", "context", "logprobs", "top_logprobs"))
 
 
 # ----------------------------------------------------------------------------------------------------- answers

@@ -10,7 +10,6 @@ import dataclasses
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from fastapi import Request
@@ -19,6 +18,7 @@ from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
 from sapwood.server.body import Decoder, as_list, read_body, refuse
 from sapwood.server.context import ServerContext
+from sapwood.server.openai.constraints import read_constraint
 from sapwood.server.openai.schema import CallFields, OpenAIRefusals, SamplingFields
 from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
 from sapwood.server.stream import Stream
@@ -71,7 +71,7 @@ async def read_call(context: ServerContext, request: Request, prefix: str) -> tu
         "max_new_tokens": "max_completion_tokens" if sampling.max_completion_tokens is not None else "max_tokens",
         "min_new_tokens": "min_tokens",
     }
-    params = _sampling_params(sampling, context)
+    params = await context.constrain(_sampling_params(sampling, context), read_constraint(data))
     return Call(given or f"{prefix}{uuid.uuid4().hex}", int(time.time()), fields, params, names), data
 
 
@@ -132,11 +132,5 @@ def _sampling_params(fields: SamplingFields, context: ServerContext) -> Sampling
 def _check_call(fields: CallFields, sampling: SamplingFields) -> None:
     if sampling.best_of is not None and sampling.best_of != (sampling.n or 1):
         raise InvalidRequest("best_of is supported only when it equals n; leave it out", param="best_of")
-    if fields.response_format is not None and _type_of(fields.response_format) != "text":
-        raise InvalidRequest('response_format is supported only as {"type": "text"}; leave it out', param="response_format")
     if fields.modalities not in (None, [], ["text"]):
         raise InvalidRequest('modalities is supported only as ["text"]; leave it out', param="modalities")
-
-
-def _type_of(value: Any) -> Any:
-    return value.get("type") if isinstance(value, dict) else None

@@ -67,7 +67,7 @@ def chat_routes(context: ServerContext) -> APIRouter:
             separates=fields.separate_reasoning is not False,
             streams_reasoning=fields.stream_reasoning is not False,
         )
-        call = dataclasses.replace(call, params=reading.params(call.params))
+        call = dataclasses.replace(call, params=await context.shape(reading, call.params))
         stream = open_call(context, call, [prompt.token_ids], options, None, NAMES)
         answers = Answers(reading, vocabulary)
         if call.fields.stream:

@@ -20,6 +20,7 @@ from sapwood.errors import InvalidRequest, SapwoodError
 from sapwood.parsing.pieces import Content
 from sapwood.server.answers import Answers, Reading
 from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.constraints import Wanted, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import raise_failure
 from sapwood.server.openai.replies import usage_of
@@ -98,7 +99,7 @@ async def _begin(context: ServerContext, store: ResponseStore, data: bytes) -> _
         asked = PromptRequest(
             rid=id,
             token_ids=prompt.chat.token_ids,
-            params=reading.params(_params(context, prompt_fields, fields)),
+            params=await context.shape(reading, await context.constrain(_params(context, fields), _wanted(prompt_fields))),
             priority=context.settings.default_priority if fields.priority is None else fields.priority,
         )
         interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
@@ -202,11 +203,20 @@ class _Making:
 _BEGINNING = ("created", "in_progress")
 
 
-def _params(context: ServerContext, prompt_fields: PromptFields, fields: ResponseFields) -> SamplingParams:
+def _wanted(fields: PromptFields) -> Wanted | None:
+    """The form that `text.format` asks for."""
+    match _format(fields):
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return want("text.format", "json_object", None)
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return want("text.format.schema", "json_schema", schema)
+    raise InvalidRequest("text.format must have the type text, json_object or json_schema (with a schema)", param="text.format")
+
+
+def _params(context: ServerContext, fields: ResponseFields) -> SamplingParams:
     given = {"temperature": fields.temperature, "top_p": fields.top_p, "seed": fields.seed}
-    form = prompt_fields.text.format if prompt_fields.text is not None else None
-    if form is not None and (not isinstance(form, dict) or form.get("type") != "text"):
-        raise InvalidRequest('text.format is supported only as {"type": "text"}; leave it out', param="text.format")
     return SamplingParams(
         **{**dict(context.model.sampling_defaults), **{name: value for name, value in given.items() if value is not None}},
         max_new_tokens=fields.max_output_tokens,

@@ -36,7 +36,6 @@ class CallFields(msgspec.Struct, kw_only=True):
     timeout_s: Seconds | None = None
     cache_salt: Text | None = None
     extra_key: Text | None = None
-    response_format: Any = None
     modalities: Any = None
 
 
@@ -138,8 +137,7 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
 OpenAIRefusals = make_refusals(
     "OpenAIRefusals",
     (
-        "functions", "function_call", "audio", "web_search_options", "json_schema", "regex", "ebnf",
-        "structural_tag", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
+        "functions", "function_call", "audio", "web_search_options", "guided_whitespace_pattern",
         "use_beam_search", "beam_width", "allowed_token_ids", "bad_words", "logits_processors", "logit_processors",
         "custom_logit_processor", "custom_params", "prompt_logprobs", "lora_path", "session_params", "return_hidden_states",
         "return_routed_experts", "input_ids", "truncate_prompt_tokens", "documents", "watermark",

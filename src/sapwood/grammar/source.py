@@ -1,0 +1,86 @@
+"""A constraint in llguidance's own notation.
+
+Owns the translation of every kind; compiles nothing. Invariant: the result means what the client's text means, or an
+InvalidRequest names the kind and says what is wrong: nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from llguidance import LLMatcher
+
+from sapwood.core.constraint import Constraint
+from sapwood.errors import InvalidRequest
+from sapwood.grammar.api import GrammarOptions
+from sapwood.grammar.gbnf import gbnf_to_lark
+from sapwood.grammar.schema import check_schema
+from sapwood.grammar.tags import tag_grammar
+
+MAX_CHOICES = 10_000
+ANY_WHITESPACE = r"[\x20\x0A\x0D\x09]{0,40}"
+"""Enough for any sensible layout; a model that writes nothing but spaces comes to an end."""
+
+
+def to_source(constraint: Constraint, options: GrammarOptions) -> str:
+    """The constraint as llguidance reads it; raises InvalidRequest."""
+    match constraint.kind:
+        case "json_schema":
+            return schema_source(read_json(constraint.text, "json_schema"), options)
+        case "json_object":
+            return schema_source({"type": "object"}, options)
+        case "regex":
+            return LLMatcher.grammar_from_regex(constraint.text)
+        case "ebnf":
+            return LLMatcher.grammar_from_lark(_to_lark(constraint.text))
+        case "choice":
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in _choices(constraint.text)))
+        case "structural_tag":
+            value = read_json(constraint.text, "structural_tag")
+            grammars = tag_grammar(
+                value, lambda schema: schema_options(check_schema(schema), options), _to_lark, options.control_ids
+            )
+            return json.dumps(grammars)
+
+
+def read_json(text: str, kind: str) -> Any:
+    """The JSON value that `text` spells."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"{kind} is not valid JSON: {error}", param=kind) from None
+    except RecursionError:
+        raise InvalidRequest(f"{kind} is nested too deeply; flatten it", param=kind) from None
+
+
+def schema_source(schema: Any, options: GrammarOptions) -> str:
+    """A JSON Schema as a grammar."""
+    return LLMatcher.grammar_from_json_schema(schema_options(check_schema(schema), options))
+
+
+def schema_options(schema: Any, options: GrammarOptions) -> Any:
+    """The schema with what llguidance should know of the layout; whatever the client wrote about that is replaced."""
+    layout: dict[str, Any]
+    if options.any_whitespace:
+        layout = {"whitespace_pattern": ANY_WHITESPACE}
+    else:
+        layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    if schema is True:
+        schema = {}
+    return {**schema, "x-guidance": {**layout, "lenient": False, "coerce_one_of": False}}
+
+
+def _choices(text: str) -> list[str]:
+    choices = read_json(text, "choice")
+    if not isinstance(choices, list) or not choices or not all(isinstance(item, str) and item for item in choices):
+        raise InvalidRequest("choice must be a list of texts, none of them empty", param="choice")
+    if len(choices) > MAX_CHOICES:
+        raise InvalidRequest(f"choice has {len(choices)} entries, {MAX_CHOICES} are the limit", param="choice")
+    return choices
+
+
+def _to_lark(text: str) -> str:
+    """GBNF (llama.cpp's, xgrammar's) as Lark; Lark as it is."""
+    return gbnf_to_lark(text) if "::=" in text else text
