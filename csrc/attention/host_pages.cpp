@@ -20,6 +20,7 @@ void HostPages::check(const KvPool& pool, const std::vector<PageMove>& saves, co
     require(host_page >= 0 && host_page < pages_, "host page " + std::to_string(host_page) + " does not exist");
     require(pool_page >= 0 && pool_page < pool.pages() / span_, "page " + std::to_string(pool_page) + " is outside the KV pool");
   };
+  require(pool.kinds() == 1 || (saves.empty() && loads.empty()), "layers with pages of their own have no host pages");
   for (const auto& m : saves) check_move(m.from, m.to);
   for (const auto& m : loads) check_move(m.to, m.from);
 }

@@ -129,6 +129,7 @@ NB_MODULE(_native, m) {
            }), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"), nb::arg("dtype") = "f16", nb::arg("window_layers") = std::vector<bool>(),
            nb::arg("window_pages") = 0, "Layers that `window_layers` flags (none, or one flag each) have `window_pages` pages of their own.")
       .def_prop_ro("pages", [](const KvPool& pool) { return pool.pages(); })
+      .def_prop_ro("dtype", [](const KvPool& pool) { return std::string(pool.shape().type == KvType::kF16 ? "f16" : pool.shape().type == KvType::kF32 ? "f32" : "i8"); })
       .def_prop_ro("size_bytes", &KvPool::size_bytes)
       .def("write_token", &write_token, nb::arg("layer"), nb::arg("location"), nb::arg("keys"), nb::arg("values"),
            "Stores float32 [kv_heads, head_dim] keys and values; not while a stream runs.")

@@ -45,8 +45,9 @@ struct RopeTables {  // shared by the layers of one kind
 };
 
 void record_heads(Program& p, int qkv, int layer, int query_heads, int rotary_dim, const RopeTables& rope, float epsilon,
-                  std::optional<Floats> bias, std::optional<Floats> query_norm, std::optional<Floats> key_norm) {
-  Program::HeadsSpec spec{qkv, layer, query_heads, rotary_dim, epsilon, numbers(bias), numbers(query_norm), numbers(key_norm), rope.cosine, rope.sine};
+                  std::optional<Floats> bias, std::optional<Floats> query_norm, std::optional<Floats> key_norm, std::optional<Floats> balance) {
+  Program::HeadsSpec spec{qkv, layer, query_heads, rotary_dim, epsilon, numbers(bias), numbers(query_norm), numbers(key_norm), numbers(balance),
+                          rope.cosine, rope.sine};
   p.heads(std::move(spec));
 }
 
@@ -126,7 +127,8 @@ void bind_program(nb::module_& m) {
       .def("linear", &Program::linear, nb::arg("weights"), nb::arg("input"), nb::arg("out"))
       .def("bias", [](Program& p, int x, Floats bias) { p.bias(x, numbers(std::optional(bias))); }, nb::arg("x"), nb::arg("bias"))
       .def("heads", &record_heads, nb::arg("qkv"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("rotary_dim"), nb::arg("rope"),
-           nb::arg("epsilon") = 1e-6f, nb::arg("bias").none() = nb::none(), nb::arg("query_norm").none() = nb::none(), nb::arg("key_norm").none() = nb::none())
+           nb::arg("epsilon") = 1e-6f, nb::arg("bias").none() = nb::none(), nb::arg("query_norm").none() = nb::none(), nb::arg("key_norm").none() = nb::none(),
+           nb::arg("balance").none() = nb::none(), "balance: powers of two, [kv_heads * head_dim], that divide keys and multiply queries.")
       .def("attention", [](Program& p, int qkv, int out, int layer, int query_heads, float scale, float soft_cap, int window) {
              p.attention(qkv, out, layer, {query_heads, scale, soft_cap, window});
            }, nb::arg("qkv"), nb::arg("out"), nb::arg("layer"), nb::arg("query_heads"), nb::arg("scale"), nb::arg("soft_cap") = 0.f, nb::arg("window") = 0)

@@ -49,6 +49,11 @@ void HeadsOp::run_head(const StepContext& context, int64_t row, int head) const 
   const auto bias_at = [&](int h) { return bias_of ? bias_of + int64_t(h) * kv.head_dim : nullptr; };
   const bool query = head < query_heads;
   kernels().prepare_head({at(head), bias_at(head), or_null(query ? query_norm : key_norm), epsilon, cos_row, sin_row, kv.head_dim, rotary_dim});
+  if (!key_balance.empty()) {  // exact, and of no effect on q . k
+    const int kv_head = query ? head / (query_heads / kv.kv_heads) : head - query_heads;
+    const float* by = (query ? query_balance : key_balance).data() + int64_t(kv_head) * kv.head_dim;
+    for (int d = 0; d < kv.head_dim; d++) at(head)[d] *= by[d];
+  }
   if (query) return;
   const int value = head + kv.kv_heads;
   if (bias_of) kernels().prepare_head({at(value), bias_at(value), nullptr, 0, nullptr, nullptr, kv.head_dim, 0});

@@ -89,6 +89,7 @@ struct HeadsOp final : Op {
   int layer, query_heads, rotary_dim;
   float epsilon;
   std::vector<float> bias, query_norm, key_norm;                   // each may be empty
+  std::vector<float> query_balance, key_balance;                   // [kv_heads * head_dim], empty or reciprocal powers of two
   std::shared_ptr<const std::vector<float>> cosine, sine;          // [position][rotary_dim / 2]
   void run(const Lane&, const StepContext&) override;
 

@@ -1,6 +1,7 @@
 #include "program/program.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "core/error.h"
 
@@ -115,6 +116,14 @@ void Program::heads(HeadsSpec spec) {
   if (!spec.key_norm.empty()) require_size(spec.key_norm, kv.head_dim, "the key norm");
   op.layer = spec.layer, op.query_heads = spec.query_heads, op.rotary_dim = spec.rotary_dim, op.epsilon = spec.epsilon;
   op.bias = std::move(spec.bias), op.query_norm = std::move(spec.query_norm), op.key_norm = std::move(spec.key_norm);
+  if (!spec.balance.empty()) require_size(spec.balance, int64_t(kv.kv_heads) * kv.head_dim, "the balance of keys");
+  for (float x : spec.balance) {
+    int exponent;
+    require(std::isfinite(x) && x > 0 && std::frexp(x, &exponent) == 0.5f && std::abs(exponent) < 64, "keys are balanced by powers of two");
+    op.key_balance.push_back(1.f / x);
+  }
+  require(spec.query_heads % kv.kv_heads == 0, "query heads must be shared out evenly over kv heads");
+  op.query_balance = std::move(spec.balance);
   op.cosine = std::move(spec.cosine), op.sine = std::move(spec.sine);
   record(std::move(op), Domain::kTokens);
 }

@@ -35,6 +35,7 @@ class Program : public std::enable_shared_from_this<Program> {
     int qkv, layer, query_heads, rotary_dim;
     float epsilon;
     std::vector<float> bias, query_norm, key_norm;
+    std::vector<float> balance;  // powers of two, [kv_heads * head_dim]: keys are divided by them, queries multiplied
     std::shared_ptr<const std::vector<float>> cosine, sine;
   };
   void heads(HeadsSpec spec);

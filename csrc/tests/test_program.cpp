@@ -36,8 +36,10 @@ struct Recorded {
   int logits;
 };
 
-// Layer 1 sees a window, and has `window_pages` pages of its own if there are any.
-Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows = 4, int window_pages = 0) {
+// Layer 1 sees a window, and has `window_pages` pages of its own if there are any. Keys are balanced if asked for.
+Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows = 4, int window_pages = 0, bool balanced = false) {
+  std::vector<float> balance(balanced ? kKvHeads * kHeadDim : 0);
+  for (size_t i = 0; i < balance.size(); i++) balance[i] = std::ldexp(1.f, int(i * 5 % 7) - 3);
   const std::vector<bool> window_layers = window_pages > 0 ? std::vector<bool>{false, true} : std::vector<bool>{};
   auto kv = std::make_shared<KvPool>(KvShape{kLayers, kKvHeads, kHeadDim, KvType::kF16}, 64, window_layers, window_pages);
   auto p = std::make_shared<Program>(pool, kv, StepLimits{4, kMaxLen, kVocabulary, 700, logit_rows});
@@ -60,7 +62,7 @@ Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows
     p->norm({x, layer ? delta : -1, a, ones, {}, 1e-5f});
     p->linear({random_weight("q5_0", kHeads * kHeadDim, kHidden, s + 2), random_weight("q4_1", kKvHeads * kHeadDim, kHidden, s + 3),
                random_weight("q8_0", kKvHeads * kHeadDim, kHidden, s + 4)}, a, qkv);
-    p->heads({qkv, layer, kHeads, kHeadDim, 1e-6f, std::vector<float>(size_t(width), 0.01f), {}, std::vector<float>(kHeadDim, 1.1f), cosine, sine});
+    p->heads({qkv, layer, kHeads, kHeadDim, 1e-6f, std::vector<float>(size_t(width), 0.01f), {}, std::vector<float>(kHeadDim, 1.1f), balance, cosine, sine});
     p->attention(qkv, mixed, layer, {kHeads, 0.25f, 0.f, layer ? window : 0});
     p->quantise(mixed, am);
     p->linear({random_weight("q4_0", kHidden, kHeads * kHeadDim, s + 5)}, am, delta);
@@ -160,6 +162,19 @@ TEST(program_keeps_the_law_of_batches) {
     }
     for (size_t i = 0; i < 4; i++)
       CHECK(got[i].ids == want[i].ids && test::same_bits(got[i].logits.data(), want[i].logits.data(), want[i].logits.size()));
+  }
+}
+
+TEST(balanced_keys_change_no_bit) {
+  std::vector<float> logits;
+  for (bool balanced : {false, true}) {
+    Recorded r = record(std::make_shared<ThreadPool>(2), 0, 4, 0, balanced);
+    Step s = start(1, prompt(170, 1));
+    s.runs = {{1, 0, 170, true}};
+    r.program->run(s);
+    const float* row = r.program->buffer(r.logits).row(0);
+    if (!balanced) logits.assign(row, row + kVocabulary);
+    else CHECK(test::same_bits(logits.data(), row, logits.size()));
   }
 }
 

@@ -17,11 +17,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from sapwood.config.options import LLM_GROUPS, find
+from sapwood.core.sampling import SamplingParams
 from sapwood.errors import InvalidRequest
 from sapwood.llm import LLM
 from sapwood.offline import raise_if_failed
 from sapwood.pump import Ticket
 from sapwood.server.body import Decoder, refuse
+from sapwood.server.constraints import only_one, want
 from sapwood.server.native.generate import (
     DEFAULT_MAX_NEW_TOKENS,
     _logprob_options,
@@ -31,7 +33,7 @@ from sapwood.server.native.generate import (
     split_ids,
 )
 from sapwood.server.native.reply import ReplyShape, reply
-from sapwood.server.native.schema import GenerateFields, GenerateRefusals, SamplingFields
+from sapwood.server.native.schema import CONSTRAINTS, GenerateFields, GenerateRefusals, SamplingFields
 from sapwood.server.record import Update
 from sapwood.server.requests import PromptRequest, make_namespace
 from sapwood.server.sessions import SessionParams, Sessions
@@ -278,6 +280,12 @@ def _is_known_to_llm(name: str) -> bool:
     return name == "progress" or find(name, "Engine").group in LLM_GROUPS
 
 
+def _constrained(fields: SamplingFields) -> SamplingParams:
+    """The parameters with their constraint; the LLM checks whether it compiles."""
+    wanted = only_one([want(kind, kind, value) for kind in CONSTRAINTS if (value := getattr(fields, kind))])
+    return msgspec.structs.replace(sampling_params(fields), constraint=wanted.constraint if wanted is not None else None)
+
+
 def _requests(fields: GenerateFields, prompts: list[list[int]], is_batch: bool) -> tuple[list[PromptRequest], int]:
     """One request for each prompt, and how many samples of each are wanted."""
     count = len(prompts)
@@ -291,7 +299,7 @@ def _requests(fields: GenerateFields, prompts: list[list[int]], is_batch: bool) 
         PromptRequest(
             rid=rid,
             token_ids=ids,
-            params=sampling_params(sampling),
+            params=_constrained(sampling),
             default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS if sampling.max_new_tokens is msgspec.UNSET else None,
             logprobs=options,
             priority=fields.priority or 0,

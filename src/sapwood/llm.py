@@ -162,7 +162,7 @@ class LLM:
 
     def submit_requests(self, requests: Sequence[PromptRequest], on_update: OnUpdate | None = None) -> Ticket:
         """`submit` of requests that need not be checked by anybody else; raises InvalidRequest."""
-        return self._pump.submit([resolve_request(request, self._limits) for request in requests], on_update)
+        return self._pump.submit([self._resolve(request) for request in requests], on_update)
 
     def cancel(self, ticket: Ticket) -> None:
         """End what `submit` began; the ticket's future then ends with Aborted."""
@@ -266,8 +266,12 @@ class LLM:
         request = PromptRequest(
             rid=f"prompt-{index}", token_ids=ids, params=params, default_max_new_tokens=default, logprobs=logprobs
         )
-        if params.constraint is not None:
-            check_constraint(params.constraint, self._grammar_options)
+        return self._resolve(request)
+
+    def _resolve(self, request: PromptRequest) -> PromptRequest:
+        """The request, checked; raises InvalidRequest."""
+        if request.params.constraint is not None:
+            check_constraint(request.params.constraint, self._grammar_options)
         return resolve_request(request, self._limits)
 
     def _call(self, requests: list[PromptRequest], *, partial: bool = False) -> Call:

@@ -18,6 +18,8 @@ import source_tree
 EXAMPLES = source_tree.REPO / "examples"
 OFFLINE = ("offline_batch.py", "streaming.py")
 ONLINE = ("openai_chat.py",)
+AGENTS = ("weather_agent.py",)
+"""Run by tests/e2e/test_weather_agent.py, on a real model that calls tools."""
 PROGRAMS = (
     "agent.py", "batch_scoring.py", "few_shot.py", "json_extraction.py", "judge.py", "map_reduce.py", "multi_turn.py",
     "self_consistency.py", "shared_document.py", "speculative_calls.py", "streaming_terminal.py", "tree_of_thought.py",
@@ -61,7 +63,7 @@ def wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*OFFLINE, *ONLINE, *PROGRAMS}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*OFFLINE, *ONLINE, *AGENTS, *PROGRAMS}
 
 
 @pytest.mark.parametrize("name", OFFLINE)

@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI against a real model: words and tools, whole and streamed."""
+"""LangChain's ChatOpenAI against a real model: words, tools and structured output, whole and streamed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import pytest
 from asking import CALLED, COLOURS, MAX_TOKENS, MODEL, TOOL, WEATHER
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
+from pydantic import BaseModel, Field, SecretStr
 from serving import RunningServer
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(300)]
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: str
+    age: int = Field(ge=0, le=150)
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +47,9 @@ def test_tools(chat: ChatOpenAI) -> None:
         assert message.response_metadata["finish_reason"] == "tool_calls"
     result = ToolMessage("sunny, 24 degrees", tool_call_id=whole.tool_calls[0]["id"])
     assert chat.invoke([question, whole, result]).content
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_structured_output(chat: ChatOpenAI, method: Any) -> None:
+    person = chat.with_structured_output(Person, method=method).invoke("Anna is 31 years old. Who is it?")
+    assert isinstance(person, Person) and person.name == "Anna"

@@ -225,7 +225,7 @@ def test_a_forced_call_is_a_constraint() -> None:
 
 def test_a_constraint_begins_when_the_model_has_thought() -> None:
     house = make_house()
-    model = dataclasses.replace(house.context.model, output=OutputFormat(reasoning_format="qwen3"))
+    model = dataclasses.replace(house.context.model, output=OutputFormat(reasoning_format="qwen3", is_hybrid=True))
     context = dataclasses.replace(house.context, model=model)
     house.app = create_app(context)
     assert post(CHAT, house, regex="a+").status_code == 200

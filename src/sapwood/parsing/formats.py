@@ -24,6 +24,7 @@ from sapwood.parsing.tool_formats import (
     read_list,
     read_llama3,
     read_mistral,
+    read_strict_hermes,
 )
 
 AUTO, NONE, HARMONY = "auto", "none", "gpt-oss"
@@ -36,15 +37,27 @@ class ToolFormat:
     read: ReadCalls
     signs: tuple[str, ...]
     marks: tuple[str, ...]
+    strict: StrictFormat | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StrictFormat:
+    """How calls are written when a grammar binds their arguments: what is before (with the name) and after them."""
+
+    read: ReadCalls
+    trigger: str
+    before: str
+    after: str
+
+
+_STRICT_HERMES = StrictFormat(read_strict_hermes, "<tool_call>", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>")
 # The order counts for finding a format in a template: the particular before the general.
 TOOL_FORMATS: dict[str, ToolFormat] = {
     "deepseek": ToolFormat(read_deepseek, ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",)),
     "kimi": ToolFormat(read_kimi, ("<|tool_calls_section_begin|>",), ("<|tool_calls_section_begin|>",)),
     "glm": ToolFormat(read_glm, ("<arg_key>",), ("<tool_call>",)),
     "qwen3-coder": ToolFormat(read_qwen3_coder, ("<function=",), ("<tool_call>",)),
-    "hermes": ToolFormat(read_hermes, ("<tool_call>",), ("<tool_call>",)),
+    "hermes": ToolFormat(read_hermes, ("<tool_call>",), ("<tool_call>",), _STRICT_HERMES),
     "mistral": ToolFormat(read_mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",)),
     "pythonic": ToolFormat(read_pythonic, ("<|python_start|>", "<|tool_list_start|>", "[func_name1("), ("<|python_start|>",)),
     "llama3": ToolFormat(read_llama3, ("<|python_tag|>", '"parameters": dictionary'), ("<|python_tag|>",)),
@@ -63,11 +76,18 @@ class OutputFormat:
     """How a model writes calls and reasoning: names in the tables above, or none.
 
     `control_texts` are the spellings of the vocabulary's control tokens, which decoding leaves out unless it is told not to.
+    `is_hybrid`: the template lets a request say whether to think, and the model thinks unless it is told not to.
     """
 
     tool_format: str = NONE
     reasoning_format: str = NONE
     control_texts: frozenset[str] = frozenset()
+    is_hybrid: bool = False
+
+    @property
+    def strict(self) -> StrictFormat | None:
+        """How strict calls are written; None where the format has no such form."""
+        return TOOL_FORMATS[self.tool_format].strict if self.tool_format in TOOL_FORMATS else None
 
     @property
     def is_harmony(self) -> bool:
@@ -84,18 +104,28 @@ class OutputFormat:
         return not self.control_texts.isdisjoint(marks)
 
     def thought_end(self, prompt_end: str) -> str:
-        """What ends the thought that an answer to a prompt ending in `prompt_end` begins with; "" where there is none."""
-        tags = THINK_TAGS.get(self.reasoning_format)
-        return "" if tags is None or prompt_end.rstrip().endswith(tags.end) else tags.end
+        """What ends the thought that an answer to a prompt ending in `prompt_end` begins with; "" where there is none.
 
-    def parser(self, tools: Tools, prompt_end: str = "", *, separates: bool = True, is_forced: bool = False) -> Parser:
+        A template may know the tags although its model only sometimes, or never, thinks: waiting for an end is for those that do.
+        """
+        tags = THINK_TAGS.get(self.reasoning_format)
+        prompt = prompt_end.rstrip()
+        if tags is None or prompt.endswith(tags.end):
+            return ""
+        return tags.end if self.is_hybrid or tags.is_implied or prompt.endswith(tags.start) else ""
+
+    def parser(
+        self, tools: Tools, prompt_end: str = "", *, separates: bool = True, is_forced: bool = False, is_strict: bool = False
+    ) -> Parser:
         """A parser for one text that follows a prompt ending in `prompt_end`.
 
-        `separates`: reasoning is to be told from content; `is_forced`: a grammar lets the model write calls only, as a JSON list.
+        `separates`: reasoning is to be told from content; `is_forced`: a grammar lets the model write calls only, as a JSON list;
+        `is_strict`: calls count in the form in which a grammar binds them.
         """
         if self.is_harmony and not is_forced:
             return HarmonyParser(tools, separates)
-        calls = _calls_parser(read_list if is_forced else self._read_calls, tools)
+        read = self.strict.read if is_strict and self.strict is not None else self._read_calls
+        calls = _calls_parser(read_list if is_forced else read, tools)
         if not separates or self.reasoning_format not in THINK_TAGS:
             return calls or PlainText()
         tags = THINK_TAGS[self.reasoning_format]
@@ -119,7 +149,7 @@ def find_format(tool_parser: str, reasoning_parser: str, template: str, control_
         raise ConfigError(
             f"unknown reasoning parser {reasoning_parser!r}; known: {', '.join(THINK_TAGS)}", param="reasoning_parser"
         )
-    return OutputFormat(tool_format, reasoning_format, control_texts)
+    return OutputFormat(tool_format, reasoning_format, control_texts, is_hybrid="enable_thinking" in template)
 
 
 def _find_tool_format(template: str) -> str:

@@ -27,6 +27,12 @@ def read_hermes(source: Source, writer: Writer, tools: Tools) -> Steps[None]:
         yield from attempt(source, writer, opening, _closed(source, writer, tools, closing))
 
 
+def read_strict_hermes(source: Source, writer: Writer, tools: Tools) -> Steps[None]:
+    """Between the tags only, where a grammar can bind the arguments."""
+    while opening := (yield from source.until(("<tool_call>",), writer.content)):
+        yield from attempt(source, writer, opening, _closed(source, writer, tools, "</tool_call>"))
+
+
 def _closed(source: Source, writer: Writer, tools: Tools, closing: str) -> Steps[Found]:
     """One or more objects, and the mark that closes them."""
 

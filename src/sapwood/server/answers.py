@@ -35,27 +35,41 @@ class Reading:
 
     def params(self, params: SamplingParams) -> SamplingParams:
         """The parameters with which the text keeps the marks that the parser looks for."""
-        if not self.tool_use.must_call and any(function.is_strict for function in self.tool_use.functions):
-            message = "strict functions are honoured only where a call is forced; leave out strict, or set tool_choice"
-            raise InvalidRequest(message, param="tools")
         if not self.form.needs_control_texts(bool(self.tool_use.functions), self.separates):
             return params
         return msgspec.structs.replace(params, skip_special_tokens=False)
 
     def forced(self, params: SamplingParams) -> Wanted | None:
-        """The calls that the answer must consist of, if it must."""
+        """The calls that the answer must consist of, if it must, or the form of those that it may hold, if they are strict."""
         if not self.tool_use.must_call:
-            return None
+            return self._strict(params) if self.tool_use.is_strict else None
         if params.constraint is not None:
             raise InvalidRequest(
                 "tool_choice forces calls, which leave no room for another form; leave it out", param="tool_choice"
             )
         return want("tools", "json_schema", self.tool_use.call_schema)
 
+    def _strict(self, params: SamplingParams) -> Wanted:
+        """Free text in which every call has the form of its function's schema."""
+        form = self.form.strict
+        if form is None or params.constraint is not None:
+            why = "in this model's format" if form is None else "beside another form of the answer"
+            message = f"strict functions are not supported {why} unless tool_choice forces a call; leave out strict"
+            raise InvalidRequest(message, param="tools")
+        tags = []
+        for function in self.tool_use.callable:
+            schema = dict(function.parameters) if function.is_strict else {"type": "object"}
+            content = {"type": "json_schema", "json_schema": schema}
+            tags.append({"begin": form.before % function.name, "content": content, "end": form.after})
+        once = not self.tool_use.is_parallel
+        tag = {"type": "triggered_tags", "triggers": [form.trigger], "tags": tags, "stop_after_first": once}
+        return want("tools", "structural_tag", {"format": tag})
+
     def parser(self) -> Parser:
         """A fresh parser."""
         use = self.tool_use
-        return self.form.parser(use.tools, self.prompt_end, separates=self.separates, is_forced=use.must_call)
+        forced, strict = use.must_call, use.is_strict
+        return self.form.parser(use.tools, self.prompt_end, separates=self.separates, is_forced=forced, is_strict=strict)
 
 
 PLAIN = Reading(OutputFormat())

@@ -59,12 +59,18 @@ class ToolUse:
         return [function.as_template_expects for function in self.functions] or None
 
     @property
+    def is_strict(self) -> bool:
+        """Whether the arguments of any call must follow their schema."""
+        return any(function.is_strict for function in self.functions)
+
+    @property
     def call_schema(self) -> dict[str, Any]:
         """The JSON schema of a list of calls, which a forced call is constrained to."""
+        definitions: dict[str, Any] = {}
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": function.name}, "parameters": dict(function.parameters)},
+                "properties": {"name": {"const": function.name}, "parameters": _hoisted(function, definitions)},
                 "required": ["name", "parameters"],
                 "additionalProperties": False,
             }
@@ -72,7 +78,32 @@ class ToolUse:
         ]
         items = calls[0] if len(calls) == 1 else {"anyOf": calls}
         bound = {} if self.is_parallel and not self.named else {"maxItems": 1}
-        return {"type": "array", "minItems": 1, **bound, "items": items}
+        return {"type": "array", "minItems": 1, **bound, "items": items, **({"$defs": definitions} if definitions else {})}
+
+
+def _hoisted(function: Function, definitions: dict[str, Any]) -> Any:
+    """The function's schema as a part of a larger one: what it defines goes to `definitions`, under names of its own."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return {key: _moved_reference(function.name, item) if key == "$ref" else moved(item) for key, item in value.items()}
+
+    schema = dict(function.parameters)
+    for group in ("$defs", "definitions"):
+        found = schema.pop(group, None)
+        for name, definition in (found if isinstance(found, dict) else {}).items():
+            definitions[f"{function.name}.{name}"] = moved(definition)
+    return moved(schema)
+
+
+def _moved_reference(function: str, reference: Any) -> Any:
+    for group in ("#/$defs/", "#/definitions/"):
+        if isinstance(reference, str) and reference.startswith(group):
+            return f"#/$defs/{function}.{reference.removeprefix(group)}"
+    return reference
 
 
 NO_TOOLS = ToolUse()

@@ -19,7 +19,7 @@ from sapwood.worker.transfers import NoTransfers, StorageTransfers, Transfers
 
 __all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "storage_redis"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raise it whenever models compute other numbers or the reference's pages change (native kernels name their own build)."""
 
 

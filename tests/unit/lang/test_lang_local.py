@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,8 @@ from sapwood import LLM, Aborted, EngineFailed, InvalidRequest
 from sapwood.lang.backends.local import LocalBackend
 from sapwood.lang.settings import GenSettings
 from sapwood.lang.transcript import Prompt, Run, Transcript
+
+SCHEMA = '{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false}'
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +150,21 @@ def test_a_closed_engine_fails_programs_instead_of_hanging() -> None:
 def test_the_engine_says_what_it_is(llm: LLM) -> None:
     assert sgl.get_server_info(llm)["model"]["model_path"] == "null"  # type: ignore[index]
     assert sgl.flush_cache(llm) is True
+
+
+def test_constrained_generations(llm: LLM) -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a number: " + sgl.gen_int("int", max_tokens=6)
+        s += " a word: " + sgl.gen("word", regex="(cat|dog)s?", max_tokens=8)
+        s += " an object: " + sgl.gen("json", json_schema=SCHEMA, max_tokens=200)
+        s += " a text: " + sgl.gen_string("text", max_tokens=200)
+
+    state = program.run(backend=llm)
+    assert state.error() is None
+    int(state["int"])
+    assert state["word"] in ("cat", "cats", "dog", "dogs")
+    assert isinstance(json.loads(state["json"])["ok"], bool)
+    assert state["text"].startswith('"')
+    refused = sgl.function(lambda s: s.__iadd__("x" + sgl.gen("x", ebnf="no grammar"))).run(backend=llm)
+    assert isinstance(refused.error(), InvalidRequest)

@@ -150,3 +150,10 @@ def test_information_programs_and_the_end(engine: Engine) -> None:
         ticket.future.result()
     short.shutdown()
     short.shutdown()
+
+
+def test_constraints_are_honoured_and_checked(engine: Engine) -> None:
+    answer = one(engine.generate("x", {"regex": "(yes|no)", "max_new_tokens": 8}))
+    assert answer["text"] in ("yes", "no")
+    with pytest.raises(InvalidRequest):
+        engine.generate("x", {"json_schema": "{", "max_new_tokens": 8})

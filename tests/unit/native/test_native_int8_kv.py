@@ -17,7 +17,8 @@ from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.distributed.group import SoloGroup
 from sapwood.engine.lifecycle import EngineOptions, create_engine
 from sapwood.kernels.api import KERNEL_BACKENDS, AttentionShape, AttentionWeights, KVLayer, Norm, Step
-from sapwood.kernels.native import _native
+from sapwood.kernels.native import _native, record
+from sapwood.kernels.native.balance import balance_keys
 from sapwood.kernels.reference import ReferenceKernels
 from sapwood.kernels.reference.int8_rows import SCALE_DIMS, round_to_int8
 from sapwood.worker.backends import NATIVE_SCALE_DIMS
@@ -70,6 +71,7 @@ class RoundingKernels(ReferenceKernels):
 
 
 def test_an_engine_on_8_bit_pages_says_what_the_twin_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "balance_keys", lambda config, source, layer: None)  # the twin rounds keys as they are
     monkeypatch.setitem(KERNEL_BACKENDS._entries, "rounding", RoundingKernels)
     options = EngineOptions(LIMITS.num_slots, MAX_LEN, LIMITS.num_pages, 16, device="cpu", kernels="rounding")
     wanted = LogprobOptions(output=True, prompt_start=1)
@@ -86,3 +88,39 @@ def test_an_engine_on_8_bit_pages_says_what_the_twin_says(monkeypatch: pytest.Mo
     found, exact = told(make_native(kv_dtype="i8")), told(make_native(kv_dtype="f32"))
     assert np.abs(found - twin).max() < 0.1 * np.abs(exact - twin).max()  # near ties round either way; the rest agrees
     assert np.abs(found - twin).mean() < 0.03 * np.abs(exact - twin).mean()
+
+
+class Source:
+    """One layer's key weights: `outlier` dimensions (and their partners in the rotation) have a large bias."""
+
+    def __init__(self, outlier: int) -> None:
+        rng = np.random.default_rng(4)
+        heads, rows = CONFIG.num_kv_heads, CONFIG.num_kv_heads * CONFIG.head_dim
+        self._keys = rng.standard_normal((rows, CONFIG.hidden_size)).astype(np.float32)
+        self._bias = np.zeros((heads, CONFIG.head_dim), dtype=np.float32)
+        self._bias[1, outlier] = 1000.0
+
+    def weight(self, name: str) -> _native.Weight:
+        return _native.Weight.pack(_native.ThreadPool(1), "f32", self._keys.view(np.uint8).reshape(-1), *self._keys.shape)
+
+    def vector(self, name: str) -> np.ndarray:
+        return self._bias.reshape(-1) if name.endswith("bias") else np.ones(CONFIG.hidden_size, dtype=np.float32)
+
+
+@pytest.mark.parametrize("outlier", [3, 11])
+def test_outliers_are_balanced_with_what_the_rotation_mixes_them_with(outlier: int) -> None:
+    balance = balance_keys(CONFIG, Source(outlier), 0).reshape(CONFIG.num_kv_heads, CONFIG.head_dim)
+    assert (np.exp2(np.rint(np.log2(balance))) == balance).all()
+    assert balance[1, 3] == balance[1, 11] and 64 <= balance[1, 3] <= 256
+    balance[1, [3, 11]] = 1
+    assert ((balance >= 0.5) & (balance <= 2)).all()
+
+
+def test_a_balance_that_is_no_power_of_two_is_refused() -> None:
+    program = _native.Program(_native.ThreadPool(1), _native.KvPool(1, 1, 16, 4, "i8"), 1, 32, 10, 8, 8)
+    rope = _native.Rope(np.zeros(32 * 8, dtype=np.float32), np.zeros(32 * 8, dtype=np.float32))
+    qkv = program.buffer(64)
+    for wrong in (np.full(16, 3.0), np.zeros(16), np.ones(8), np.full(16, np.nan), np.full(16, -2.0)):
+        with pytest.raises(_native.NativeError, match="balance"):
+            program.heads(qkv, 0, 2, 16, rope, balance=wrong.astype(np.float32))
+    program.heads(qkv, 0, 2, 16, rope, balance=np.full(16, 0.25, dtype=np.float32))

@@ -88,6 +88,8 @@ class KvPool:
     def pages(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
     def write_token(self, layer: int, location: int, keys: NDArray[numpy.float32], values: NDArray[numpy.float32]) -> None:
         """Stores float32 [kv_heads, head_dim] keys and values; not while a stream runs."""
 
@@ -223,7 +225,10 @@ class Program:
         bias: NDArray[numpy.float32] | None = None,
         query_norm: NDArray[numpy.float32] | None = None,
         key_norm: NDArray[numpy.float32] | None = None,
-    ) -> None: ...
+        balance: NDArray[numpy.float32] | None = None,
+    ) -> None:
+        """balance: powers of two, [kv_heads * head_dim], that divide keys and multiply queries."""
+
     def attention(
         self, qkv: int, out: int, layer: int, query_heads: int, scale: float, soft_cap: float = 0.0, window: int = 0
     ) -> None: ...

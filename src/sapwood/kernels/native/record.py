@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sapwood.core.model_config import ModelConfig, RopeConfig
 from sapwood.kernels.native import _native
+from sapwood.kernels.native.balance import balance_keys
 
 FloatArray = NDArray[np.float32]
 
@@ -60,6 +61,7 @@ class _Buffers:
     hidden: int
     mixed_codes: int
     inner: int
+    balances_keys: bool
 
 
 def record_decoder(
@@ -75,7 +77,7 @@ def record_decoder(
     program = _native.Program(
         pool, kv, limits.num_slots, limits.max_len, config.vocab_size, limits.max_rows, limits.max_logit_rows, host
     )
-    buffers = _allocate(program, config)
+    buffers = _allocate(program, config, balances_keys=kv.dtype == "i8")
     embedding = source.weight("model.embed_tokens.weight")
     program.embed(embedding, config.embedding_scale, buffers.x)
     for layer in range(config.num_layers):
@@ -93,7 +95,7 @@ def record_decoder(
     return RecordedModel(program, logits)
 
 
-def _allocate(program: _native.Program, config: ModelConfig) -> _Buffers:
+def _allocate(program: _native.Program, config: ModelConfig, *, balances_keys: bool) -> _Buffers:
     heads = config.num_heads * config.head_dim
     return _Buffers(
         x=program.buffer(config.hidden_size),
@@ -104,6 +106,7 @@ def _allocate(program: _native.Program, config: ModelConfig) -> _Buffers:
         hidden=program.activations(config.hidden_size),
         mixed_codes=program.activations(heads),
         inner=program.activations(config.intermediate_size),
+        balances_keys=balances_keys,
     )
 
 
@@ -146,6 +149,7 @@ def _record_attention(program: _native.Program, config: ModelConfig, source: Wei
         _vectors(source, [p + "bias" for p in projections]) if config.qkv_bias else None,
         source.vector(at + "self_attn.q_norm.weight") + plus if config.qk_norm else None,
         source.vector(at + "self_attn.k_norm.weight") + plus if config.qk_norm else None,
+        balance_keys(config, source, layer) if buffers.balances_keys else None,
     )
     program.attention(
         buffers.qkv, buffers.mixed, layer, config.num_heads, config.attention_scale, config.attention_softcap, kind.window

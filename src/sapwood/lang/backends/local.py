@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from sapwood.core.constraint import ConstraintKind
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
 from sapwood.lang.backends.base import Generation, Job, OnText
@@ -23,6 +24,7 @@ from sapwood.lang.choices import ChoiceScores, Triple
 from sapwood.lang.roles import RoleMarks, named_marks, read_marks
 from sapwood.lang.settings import GenSettings, as_list
 from sapwood.lang.transcript import Prompt, Run
+from sapwood.server.constraints import only_one, want
 from sapwood.server.native.reply import ReplyShape, reply
 from sapwood.server.record import Update
 from sapwood.tokenizer.chat import ChatOptions
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 B = TypeVar("B")
 MAX_PROGRAMS = 256
 REMEMBERED_RUNS = 64
+CONSTRAINTS: tuple[ConstraintKind, ...] = ("regex", "json_schema", "ebnf")
 SCORE_ONLY = SamplingParams(max_new_tokens=0)
 
 
@@ -186,16 +189,14 @@ def _after(text: str, sample: Generation) -> Generation:
 
 
 def to_params(settings: GenSettings) -> SamplingParams:
-    """The parameters behind SGLang's names; not yet checked for ranges. Raises InvalidRequest for what there is not."""
+    """The parameters behind SGLang's names; not yet checked for ranges, nor whether a constraint compiles."""
     values = settings.sampling()
     for name in ("stop", "stop_regex"):
         values[name] = tuple(as_list(values.get(name)))
     values["stop_token_ids"] = tuple(values.get("stop_token_ids") or ())
     values["seed"] = values.pop("sampling_seed", None)
-    unknown = sorted(values.keys() - set(SamplingParams.__struct_fields__))
-    if unknown:
-        raise InvalidRequest(f"{unknown[0]} is not supported by this engine; leave it out", param=unknown[0])
-    return SamplingParams(**values)
+    wanted = only_one([want(kind, kind, values.pop(kind)) for kind in CONSTRAINTS if kind in values])
+    return SamplingParams(**values, constraint=wanted.constraint if wanted is not None else None)
 
 
 def _logprob_options(settings: GenSettings) -> LogprobOptions:
