@@ -3,12 +3,14 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 namespace sapwood {
 
-class Masks {
+// Shared with Python objects; `enable_shared_from_this` lets a step drop its share without the interpreter lock.
+class Masks : public std::enable_shared_from_this<Masks> {
  public:
   // `runs`: the indices of the constrained runs of a step; each gets `words` words of one bit per id, lowest first, all set.
   Masks(std::vector<int32_t> runs, int64_t words);
