@@ -1,5 +1,5 @@
 """What all tests share: the tree that they lie in is the one they test, and random examples are the same in every run, unless a
-long run asks for new ones."""
+long run (SAPWOOD_LONG_TESTS) asks for new ones and for the tests that take long."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 SOURCES = str(Path(__file__).resolve().parents[1] / "src")
@@ -17,6 +18,15 @@ SOURCES = str(Path(__file__).resolve().parents[1] / "src")
 settings.register_profile("repeatable", derandomize=True)
 if not os.environ.get("SAPWOOD_LONG_TESTS"):
     settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("SAPWOOD_LONG_TESTS"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes long: it runs with SAPWOOD_LONG_TESTS=1"))
+
 
 # The finder of an editable installation comes before every path; one of another checkout would answer for this one. In processes
 # that tests start, an empty module takes the place of the one that puts the finder there.

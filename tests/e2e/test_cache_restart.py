@@ -22,7 +22,7 @@ def told(server: RunningServer) -> tuple[str, dict[str, Any]]:
     return answer["text"], answer["meta_info"]["cached_tokens_details"]
 
 
-@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+@pytest.mark.parametrize("policy", ["write_through", pytest.param("write_back", marks=pytest.mark.long)])
 def test_the_first_request_after_a_restart_hits(policy: str, tmp_path: Path) -> None:
     options = (*tiered(tmp_path / "kv"), "--hicache-write-policy", policy)
     with serving(tmp_path, "null", *options) as server:

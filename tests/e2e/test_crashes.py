@@ -71,6 +71,7 @@ def test_three_kills_under_a_mixed_load_change_nothing(tmp_path: Path) -> None:
     assert all("SIGKILL" in report["what_happened"][0] for report in found)
 
 
+@pytest.mark.long
 def test_the_request_that_takes_the_engine_down_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(tmp_path, monkeypatch, "os.abort()")
     options = ("--detokenizer", "inline", "--null-step-ms", "3", "--crash-dump-folder", str(tmp_path))
@@ -114,6 +115,7 @@ def test_a_step_that_hangs_is_dumped_and_its_worker_started_again(tmp_path: Path
     assert any("sabotaged" in line for line in report["stacks"]) and report["threads"]
 
 
+@pytest.mark.long
 def test_a_crash_loop_ends_with_a_message_and_a_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = tmp_path / "broken"
     sabotage(tmp_path, monkeypatch, "pass")
@@ -140,6 +142,7 @@ def test_a_crash_loop_ends_with_a_message_and_a_status(tmp_path: Path, monkeypat
     assert "it ended with status 7" in log and "The server ends" in log and "Traceback" not in log
 
 
+@pytest.mark.long
 def test_a_stop_during_recovery_still_finishes_what_is_open(tmp_path: Path) -> None:
     with serving(tmp_path, "null", *PROCESSES, "--crash-dump-folder", str(tmp_path)) as server:
         body = {"text": "to the end", "sampling_params": {"max_new_tokens": 300, "ignore_eos": True}, "stream": True}

@@ -28,7 +28,9 @@ def ask(server: RunningServer, stream: bool, answers: list[tuple[float, Any]]) -
             answers.append((time.monotonic(), reply))
 
 
-@pytest.mark.parametrize("victim", ["worker", "tokenizer", "detokenizer"])
+@pytest.mark.parametrize(
+    "victim", ["worker", *(pytest.param(name, marks=pytest.mark.long) for name in ("tokenizer", "detokenizer"))]
+)
 def test_a_killed_process_ends_the_tree_and_tells_every_client(tmp_path: Path, victim: str) -> None:
     with serving(tmp_path, "null", *PROCESSES, "--null-step-ms", "2", "--restart", "never") as server:
         everyone = [psutil.Process(server.process.pid), *server.children().values()]
