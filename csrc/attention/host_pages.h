@@ -5,6 +5,7 @@
 // Invariant: bytes move, numbers do not change, so a page that comes back is the page that left, to the bit; moves run between the
 // operations of steps, on the thread that runs them, and never beside one.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "attention/kv_pool.h"
@@ -16,7 +17,7 @@ struct PageMove {
   int32_t from, to;
 };
 
-class HostPages {
+class HostPages : public std::enable_shared_from_this<HostPages> {
  public:
   HostPages() = default;  // none
   // Room for `pages` pages of `span` consecutive pool pages each; memory is taken when a page is first filled.
