@@ -59,13 +59,29 @@ class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
     private_over_shared: Spread | None
 
 
+@runtime_checkable
+class WrappingEngine(Protocol):
+    """An engine that passes steps on to another one."""
+
+    @property
+    def inner(self) -> Engine:
+        """The other one."""
+
+
+def innermost(engine: Engine) -> Engine:
+    """The engine that computes."""
+    while isinstance(engine, WrappingEngine):
+        engine = engine.inner
+    return engine
+
+
 class Bench:
     """A loaded worker and the batch that is measured on it."""
 
     def __init__(self, built: BuiltWorker, worker: WorkerCore, shape: Shape) -> None:
         limits = built.engine.limits
         chunk = built.options.step_token_budget or limits.max_len
-        self._bare_engine, self._worker, self._shape = built.engine, worker, shape
+        self._bare_engine, self._worker, self._shape = innermost(built.engine), worker, shape
         self._plans = make_plans(limits, Shape(shape.batch, shape.input_tokens, shape.output_tokens), chunk, seed=1)
         self._shared = make_plans(limits, shape, chunk, seed=2) if shape.shared_tokens else None
         self._num_loops = 0
@@ -160,7 +176,7 @@ def summarise(config: Config, engine: Engine, shape: Shape, found: dict[str, Sam
     return LatencyReport(
         machine=machine(),
         model=Path(config.model.model_path).name,
-        engine=type(engine).__name__,
+        engine=type(innermost(engine)).__name__,
         threads=config.engine.cpu_threads,
         batch=shape.batch,
         input_tokens=shape.input_tokens,

@@ -69,11 +69,11 @@ class ChangeableEngine:
     @property
     def host_pages(self) -> NDArray[np.uint8]:
         """The present engine's."""
-        return self._present.host_pages
+        return self.inner.host_pages
 
     def launch(self, plan: StepPlan) -> Pending:
         """Pass the plan on, and note it while steps are recorded."""
-        pending = self._present.launch(plan)
+        pending = self.inner.launch(plan)
         return self._trace.watch(plan, pending) if self._trace.is_on else pending
 
     def close(self) -> None:
@@ -92,7 +92,8 @@ class ChangeableEngine:
         return Answer(order.ask, True, message)
 
     @property
-    def _present(self) -> TieredEngine:
+    def inner(self) -> TieredEngine:
+        """The present engine; raises EngineFailed while its memory is released."""
         if self._engine is None:
             raise EngineFailed("the engine's memory is released; resume it before anything runs")
         return self._engine
