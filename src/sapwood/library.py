@@ -26,11 +26,11 @@ from sapwood.server.body import Decoder, refuse
 from sapwood.server.constraints import only_one, want
 from sapwood.server.native.generate import (
     DEFAULT_MAX_NEW_TOKENS,
-    _logprob_options,
-    _rids,
-    _spread,
+    logprob_options,
+    request_ids,
     sampling_params,
     split_ids,
+    spread,
 )
 from sapwood.server.native.reply import ReplyShape, reply
 from sapwood.server.native.schema import CONSTRAINTS, GenerateFields, GenerateRefusals, SamplingFields
@@ -289,12 +289,12 @@ def _constrained(fields: SamplingFields) -> SamplingParams:
 def _requests(fields: GenerateFields, prompts: list[list[int]], is_batch: bool) -> tuple[list[PromptRequest], int]:
     """One request for each prompt, and how many samples of each are wanted."""
     count = len(prompts)
-    samplings = [item or SamplingFields() for item in _spread(fields.sampling_params, count, "sampling_params")]
+    samplings = [item or SamplingFields() for item in spread(fields.sampling_params, count, "sampling_params")]
     if len({item.n or 1 for item in samplings}) > 1:
         raise InvalidRequest("sampling_params: n must be the same for every prompt of a batch", param="n")
-    logprobs = _logprob_options(fields, [len(ids) for ids in prompts])
-    salts, keys = _spread(fields.cache_salt, count, "cache_salt"), _spread(fields.extra_key, count, "extra_key")
-    rows = zip(_rids(fields.rid, count, is_batch), prompts, samplings, logprobs, salts, keys, strict=True)
+    logprobs = logprob_options(fields, [len(ids) for ids in prompts])
+    salts, keys = spread(fields.cache_salt, count, "cache_salt"), spread(fields.extra_key, count, "extra_key")
+    rows = zip(request_ids(fields.rid, count, is_batch), prompts, samplings, logprobs, salts, keys, strict=True)
     requests = [
         PromptRequest(
             rid=rid,

@@ -75,15 +75,15 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
         prompts = [_in_session(context, fields.session_params, prompts, is_batch)]
         session_name, session_s = fields.session_params.id or "", context.frontend.sessions.timeout_s(fields.session_params.id)
     count = len(prompts)
-    params = _spread(fields.sampling_params, count, "sampling_params")
+    params = spread(fields.sampling_params, count, "sampling_params")
     samplings = [item or SamplingFields() for item in params]
     if len({item.n or 1 for item in samplings}) > 1:
         raise InvalidRequest("sampling_params: n must be the same for every prompt of a batch", param="n")
     if session_name and (samplings[0].n or 1) > 1:
         raise InvalidRequest("a turn of a session has one answer; leave n out", param="n")
     checked = [await _checked(context, sampling) for sampling in samplings]
-    logprobs = _logprob_options(fields, [len(ids) for ids in prompts])
-    salts, keys = _spread(fields.cache_salt, count, "cache_salt"), _spread(fields.extra_key, count, "extra_key")
+    logprobs = logprob_options(fields, [len(ids) for ids in prompts])
+    salts, keys = spread(fields.cache_salt, count, "cache_salt"), spread(fields.extra_key, count, "extra_key")
     requests = tuple(
         PromptRequest(
             rid=rid,
@@ -100,7 +100,7 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
             pin_s=session_s,
         )
         for rid, ids, sampling, param, options, salt, key in zip(
-            _rids(fields.rid, count, is_batch), prompts, samplings, checked, logprobs, salts, keys, strict=True
+            request_ids(fields.rid, count, is_batch), prompts, samplings, checked, logprobs, salts, keys, strict=True
         )
     )
     interval = (samplings[0].stream_interval or context.settings.stream_interval) if fields.stream else ALL_AT_ONCE
@@ -175,14 +175,15 @@ def split_ids(value: list[Any], name: str) -> tuple[list[list[int]], bool]:
     raise InvalidRequest(f"{name} must be a list of ids, or a list of lists of ids, not a mixture", param=name)
 
 
-def _logprob_options(fields: GenerateFields, lengths: list[int]) -> list[LogprobOptions]:
+def logprob_options(fields: GenerateFields, lengths: list[int]) -> list[LogprobOptions]:
+    """What each prompt's log-probabilities are asked to hold; raises InvalidRequest naming the field."""
     count = len(lengths)
-    wanted = _spread(fields.return_logprob, count, "return_logprob")
-    starts = _spread(fields.logprob_start_len, count, "logprob_start_len")
-    tops = _spread(fields.top_logprobs_num, count, "top_logprobs_num")
+    wanted = spread(fields.return_logprob, count, "return_logprob")
+    starts = spread(fields.logprob_start_len, count, "logprob_start_len")
+    tops = spread(fields.top_logprobs_num, count, "top_logprobs_num")
     asked = fields.token_ids_logprob
     is_flat = asked is None or all(isinstance(item, int) for item in asked)
-    asked_ids = [asked] * count if is_flat else _spread(asked, count, "token_ids_logprob")
+    asked_ids = [asked] * count if is_flat else spread(asked, count, "token_ids_logprob")
     options = []
     for is_wanted, start, top, ids in zip(wanted, starts, tops, asked_ids, strict=True):
         if isinstance(ids, int):
@@ -195,7 +196,7 @@ def _logprob_options(fields: GenerateFields, lengths: list[int]) -> list[Logprob
     return options
 
 
-def _spread(value: Any, count: int, name: str) -> list[Any]:
+def spread(value: Any, count: int, name: str) -> list[Any]:
     """One value for every prompt: a list must have the batch's length, anything else holds for all."""
     if not isinstance(value, list):
         return [value] * count
@@ -204,11 +205,12 @@ def _spread(value: Any, count: int, name: str) -> list[Any]:
     return value
 
 
-def _rids(given: str | list[str] | None, count: int, is_batch: bool) -> list[str]:
+def request_ids(given: str | list[str] | None, count: int, is_batch: bool) -> list[str]:
+    """An id for every prompt, made up where the client gave none; raises InvalidRequest for one that stands twice."""
     if isinstance(given, list):
         if len(set(given)) != len(given):
             raise InvalidRequest("rid must not contain an id twice", param="rid")
-        return _spread(given, count, "rid")
+        return spread(given, count, "rid")
     if given is not None and not is_batch:
         return [given]
     base = given if given is not None else uuid.uuid4().hex
