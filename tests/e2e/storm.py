@@ -13,12 +13,24 @@ import psutil
 from serving import RunningServer
 
 VICTIMS = ("worker", "tokenizer", "detokenizer")
+OPTIONS = ("--tokenizer-worker-num", "1", "--detokenizer", "process", "--constrained-json-disable-any-whitespace")
+"""Each kind of process is one that can be killed; constrained JSON has much that is forced."""
 SHARED = "Once upon a time, in a village by the sea, there lived a fisherman who "
 RETRY_S = 0.2
+COUNTRY = {"type": "object", "properties": {"name": {"enum": ["Norway", "Nauru"]}, "coast_km": {"type": "integer"}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"country": COUNTRY, "codes": {"type": "array", "items": {"type": "integer"}, "maxItems": 20}},
+    "required": ["country", "codes"],
+}
+REGEX = "(the [a-z]{3,20} of [a-z]{3,20}; ){2,4}end"
+CONSTRAINTS = {3: {"json_schema": json.dumps(SCHEMA)}, 5: {"regex": REGEX}}
+"""By the remainder of a call's index."""
 
 
 def calls(count: int, num_tokens: int) -> list[dict[str, Any]]:
-    """Greedy and seeded, n > 1, penalties, stop strings, log-probabilities, shared prefixes, streamed or not; always the same."""
+    """Greedy and seeded, constrained, n > 1, penalties, stop strings, log-probabilities, shared prefixes, streamed or not; always
+    the same."""
     dice = random.Random(5)
     made = []
     for index in range(count):
@@ -33,6 +45,8 @@ def calls(count: int, num_tokens: int) -> list[dict[str, Any]]:
             params |= {"stop": ["qu", "zz "], "stop_regex": ["[xyz]{3}"]}
         if index % 6 == 4:
             params |= {"min_new_tokens": num_tokens // 2}
+        if index % 7 in CONSTRAINTS:
+            params |= CONSTRAINTS[index % 7]
         text = (SHARED if index % 3 else "") + "".join(dice.choices("abcdefgh ", k=dice.randint(1, 60)))
         call = {"text": text, "sampling_params": params, "stream": index % 3 != 2}
         if index % 4 == 0:
@@ -87,20 +101,31 @@ async def load(server: RunningServer, made: list[dict[str, Any]]) -> list[Any]:
         return await asyncio.gather(*(ask(client, call) for call in made))
 
 
+def is_same(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+    """Whether two answers are equal, but for so much in each log-probability."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= tolerance
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key], tolerance) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(is_same(*pair, tolerance) for pair in zip(one, other, strict=True))
+    return bool(one == other)
+
+
 async def stormy_loads(
-    server: RunningServer, made: list[dict[str, Any]], num_kills: int, dice: random.Random
+    server: RunningServer, made: list[dict[str, Any]], victims: list[str], dice: random.Random
 ) -> tuple[list[list[Any]], list[float]]:
     """The same load, again whenever it has ended, while processes are killed at random moments: every load's answers, and how
     many seconds each recovery took."""
     loads, recovery_s = [], []
     running = asyncio.ensure_future(load(server, made))
-    for victim in kill_order(num_kills, dice):
+    for victim in victims:
         await asyncio.sleep(dice.uniform(0.05, 0.5))
         if running.done():
             loads.append(running.result())
             running = asyncio.ensure_future(load(server, made))
             await asyncio.sleep(dice.uniform(0.1, 0.5))
-        recovery_s.append(await kill(server, victim))
+        recovery_s.append(await kill(server, victim, dice))
     return [*loads, await running], recovery_s
 
 
@@ -112,9 +137,9 @@ def kill_order(count: int, dice: random.Random) -> list[str]:
     return order[:count]
 
 
-async def kill(server: RunningServer, victim: str) -> float:
-    """Kill a process; the seconds until the server is ready again."""
-    process: psutil.Process = server.child(victim)
+async def kill(server: RunningServer, victim: str, dice: random.Random) -> float:
+    """Kill a process of that kind (a worker may have several ranks); the seconds until the server is ready again."""
+    process = dice.choice([child for name, child in server.children().items() if name.startswith(victim)])
     process.kill()
     began_s = time.monotonic()
     async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
@@ -123,15 +148,17 @@ async def kill(server: RunningServer, victim: str) -> float:
             ready = (await client.get("/ready")).status_code == 200
             assert (await client.get("/health")).status_code == 200
             was_away = was_away or not ready
-            if ready and (was_away or not process.is_running()) and is_replaced(server, victim, process):
+            if ready and (was_away or not process.is_running()) and is_replaced(server, process):
                 return time.monotonic() - began_s
             assert time.monotonic() - began_s < 90, f"the {victim} did not come back"
             await asyncio.sleep(0.02)
 
 
-def is_replaced(server: RunningServer, victim: str, dead: psutil.Process) -> bool:
-    """Whether another process of that kind runs."""
+def is_replaced(server: RunningServer, dead: psutil.Process) -> bool:
+    """Whether all kinds of processes run, without the dead one."""
     try:
-        return bool(server.child(victim).pid != dead.pid)
-    except (StopIteration, psutil.NoSuchProcess):
+        running = server.children()
+    except psutil.NoSuchProcess:
         return False
+    kinds = {name.rstrip("0123456789") for name in running}
+    return kinds == set(VICTIMS) and dead.pid not in {child.pid for child in running.values()}

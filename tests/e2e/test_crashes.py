@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import pytest
 import storm
+import tiny_llama
 from serving import RunningServer, serving, wait_until
 
-PROCESSES = ("--tokenizer-worker-num", "1", "--detokenizer", "process", "--null-step-ms", "3")
+PROCESSES = (*storm.OPTIONS, "--null-step-ms", "3")
 POISON = "a request that takes the engine down: \u2620"
 SABOTAGE = """
 import os
@@ -58,7 +59,7 @@ def test_three_kills_under_a_mixed_load_change_nothing(tmp_path: Path) -> None:
     made = storm.calls(64, 60)
     with serving(tmp_path, "null", *PROCESSES, "--crash-dump-folder", str(tmp_path)) as server:
         calm = asyncio.run(storm.load(server, made))
-        stormy, recovery_s = asyncio.run(storm.stormy_loads(server, made, 3, random.Random(3)))
+        stormy, recovery_s = asyncio.run(storm.stormy_loads(server, made, list(storm.VICTIMS), random.Random(3)))
         assert len(recovery_s) == 3 and not any(isinstance(answer, dict) for answer in calm)
         for answers in stormy:
             for call, wanted, got in zip(made, calm, answers, strict=True):
@@ -69,6 +70,21 @@ def test_three_kills_under_a_mixed_load_change_nothing(tmp_path: Path) -> None:
     found = reports(tmp_path)
     assert {report["process"] for report in found} == {"worker 0", "tokenizer 0", "detokenizer"}
     assert all("SIGKILL" in report["what_happened"][0] for report in found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_rank_of_two_is_killed_and_nothing_changes(tmp_path: Path) -> None:
+    made, model = storm.calls(64, 60), tiny_llama.write(tmp_path / "tiny")
+    options = (*storm.OPTIONS, *tiny_llama.OPTIONS, "--tp-size", "2", "--crash-dump-folder", str(tmp_path))
+    with serving(tmp_path, str(model), *options) as server:
+        calm = asyncio.run(storm.load(server, made))
+        stormy, _ = asyncio.run(storm.stormy_loads(server, made, ["worker"] * 3, random.Random(2)))
+        assert not any(isinstance(answer, dict) for answer in calm)
+        for answers in stormy:
+            for call, wanted, got in zip(made, calm, answers, strict=True):
+                assert storm.is_same(got, wanted, tiny_llama.ROUNDING), call
+    assert {report["process"] for report in reports(tmp_path)} == {"worker 0", "worker 1"}
 
 
 @pytest.mark.long
