@@ -3,9 +3,9 @@
 
 The real runs drive the worker's loop in this process, with the model's real engine, and write step logs. Of each log it is
 checked that a simulated replica, given its messages and step times, makes the same plans and finds the same tokens cached, and
-measured how much of the run's time the prefix index's operations take. The cost model is fitted to runs of its own (independent
-prompts of very different lengths, and each workload once); with it the workloads are simulated freely, and throughput and the
-median time to the first token are set beside those of the later real runs.
+measured how much of the run's time the prefix index's operations take. Then each run's workload is simulated freely, twice: with
+a cost model fitted to the logs of all other rounds (what a user would do), and with one fitted to the run's own log, which leaves
+the error of the simulation itself. Throughput and the median time to the first token are set beside the real ones.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from sapwood.simulate.rehearsal import Rehearsal, rehearse
 from sapwood.simulate.workload import VOCAB_SIZE, SimRequest, WorkloadOptions, workloads
 from sapwood.weights import catalog
 from sapwood.worker.build import BuiltWorker, build_worker
-from sapwood.worker.core import WorkerCore
 from sapwood.worker.followers import Followers
 
 TOLERANCE = 0.15
 USUAL = WorkloadOptions(rate=4.0, pause_s=0.3, num_turns=4, seed=1)
 CALIBRATION = WorkloadOptions(num_requests=36, rate=4.0, input_tokens=350, output_tokens=40, spread=0.95, seed=2)
+CALIBRATION_NAME = "random"
 LOADS = {
     "shared-prefix": replace(USUAL, num_requests=40, num_prefixes=4, prefix_tokens=256, input_tokens=48, output_tokens=32),
     "multi-turn": replace(USUAL, num_requests=32, rate=2.0, input_tokens=64, output_tokens=32),
@@ -59,6 +59,14 @@ class Seen:
     tokens_per_s: float
     ttft_s: float
     hit_rate: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """Each workload once, after a run of independent prompts: what was seen, and the logs."""
+
+    seen: dict[str, Seen]
+    logs: dict[str, str]
 
 
 class Bench:
@@ -78,7 +86,8 @@ class Bench:
         path = str(self._folder / f"{self._num_runs}")
         limits, chosen = self._built.engine.limits, self._built.options
         log = open_step_log(path, limits, chosen)
-        run = LiveRun(WorkerCore(Scheduler(limits, chosen), self._engine, self._overlap, log=log), MAX_CONCURRENCY)
+        scheduler, overlap = Scheduler(limits, chosen), self._overlap
+        run = LiveRun(scheduler, self._engine, overlap=overlap, log=log, max_concurrency=MAX_CONCURRENCY)
         gc.collect()
         duration_s = run.run(generated(name, options))
         log.close()
@@ -101,41 +110,60 @@ def generated(name: str, options: WorkloadOptions) -> list[SimRequest]:
     return list(workloads.get(name)(options))
 
 
-def verdict(real: Spread, simulated: float) -> str:
+def difference(real: Spread, simulated: float) -> tuple[str, bool]:
     """How far off the simulation is, and whether that is within the tolerance or the real runs' own spread."""
     off = simulated / real.median - 1.0
     allowed = max(TOLERANCE, (real.most - real.least) / real.median)
-    return f"{off:+.1%} ({'within' if abs(off) <= allowed else 'BEYOND'} {allowed:.0%})"
+    is_within = abs(off) <= allowed
+    return f"{off:+.1%} ({'within' if is_within else 'BEYOND'} {allowed:.0%})", is_within
+
+
+def run_round(bench: Bench, number: int) -> tuple[Round, bool]:
+    """Run everything once and print how the plans compare; whether all are equal."""
+    seen, logs = dict[str, Seen](), dict[str, str]()
+    _, logs[CALIBRATION_NAME] = bench.live(CALIBRATION_NAME, CALIBRATION)
+    is_good = True
+    for name, options in LOADS.items():
+        seen[name], logs[name] = bench.live(name, options)
+    for name in LOADS:
+        again = bench.rehearse(logs[name])
+        is_good &= again.first_difference is None and again.hit_rate == again.real_hit_rate
+        plans = "equal" if again.first_difference is None else f"step {again.first_difference} differs"
+        hits = f"{again.real_hit_rate:.2%} | {again.hit_rate:.2%} | {tree_share(logs[name]):.3%}"
+        print(f"| {name} | {number} | {again.num_steps} | {plans} | {hits} |", flush=True)
+    return Round(seen, logs), is_good
+
+
+def describe(cost: CostModel) -> str:
+    """A cost model in a line."""
+    points = ", ".join(f"{num_tokens}: {seconds * 1e3:.2f}" for num_tokens, seconds in cost.points)
+    prices = f"{cost.attended_s * 1e9:.0f} attended to, {cost.read_s * 1e9:.0f} read"
+    return f"ms by tokens {points}; ns by position {prices}; ms of a turn {cost.turn_s * 1e3:.2f}"
 
 
 def compare(bench: Bench, repeats: int) -> bool:
     """Print the tables; whether everything is as it should be."""
-    logs = [bench.live("random", CALIBRATION)[1], *(bench.live(name, options)[1] for name, options in LOADS.items())]
-    cost = calibrate(*logs)
-    points = ", ".join(f"{num_tokens}: {seconds * 1e3:.2f}" for num_tokens, seconds in cost.points)
-    prices = f"{cost.attended_s * 1e9:.0f} attended to, {cost.read_s * 1e9:.0f} read"
-    print(f"Cost model: ms by tokens {points}; ns by position {prices}\n")
-    real: dict[str, list[Seen]] = {name: [] for name in LOADS}
-    print("| workload | run | steps | plans | hit rate, real | simulated | tree work |\n|---|---|---|---|---|---|---|")
-    is_good = True
-    for repeat in range(repeats):
-        for name, options in LOADS.items():
-            seen, log = bench.live(name, options)
-            real[name].append(seen)
-            again = bench.rehearse(log)
-            is_good &= again.first_difference is None and again.hit_rate == again.real_hit_rate
-            plans = "equal" if again.first_difference is None else f"step {again.first_difference} differs"
-            hits = f"{again.real_hit_rate:.2%} | {again.hit_rate:.2%} | {tree_share(log):.3%}"
-            print(f"| {name} | {repeat + 1} | {again.num_steps} | {plans} | {hits} |", flush=True)
-    print("\n| workload | | real, median (range) | simulated | difference |\n|---|---|---|---|---|")
+    print("| workload | round | steps | plans | hit rate, real | simulated | tree work |\n|---|---|---|---|---|---|---|")
+    rounds, is_good = list[Round](), True
+    for number in range(1, repeats + 1):
+        found, is_equal = run_round(bench, number)
+        rounds.append(found)
+        is_good &= is_equal
+    costs = [calibrate(*(log for other in rounds if other is not one for log in other.logs.values())) for one in rounds]
+    print(f"\nCost model for round 1: {describe(costs[0])}")
+    print("\n| workload | | real, median (range) | simulated | difference | fitted to the run itself | difference |")
+    print("|---|---|---|---|---|---|---|")
     for name, options in LOADS.items():
-        found = bench.simulate(name, options, cost)
+        free = [bench.simulate(name, options, cost) for cost in costs]
+        own = [bench.simulate(name, options, calibrate(one.logs[name])) for one in rounds]
         for what, unit, scale in MEASURES:
-            values = spread([getattr(seen, what) * scale for seen in real[name]])
-            simulated = getattr(found, what) * scale
-            said = verdict(values, simulated)
-            is_good &= "BEYOND" not in said
-            cells = f"{values.median:.1f} ({values.least:.1f} to {values.most:.1f}) | {simulated:.1f} | {said}"
+            values = spread([getattr(one.seen[name], what) * scale for one in rounds])
+            cells = f"{values.median:.1f} ({values.least:.1f} to {values.most:.1f})"
+            for simulated in (free, own):
+                middle = median(getattr(seen, what) for seen in simulated) * scale
+                said, is_within = difference(values, middle)
+                is_good &= is_within or simulated is own
+                cells += f" | {middle:.1f} | {said}"
             print(f"| {name} | {unit} | {cells} |")
     return is_good
 
@@ -143,8 +171,10 @@ def compare(bench: Bench, repeats: int) -> bool:
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct", help='name or path; "null" for the fake one [%(default)s]')
-    parser.add_argument("--repeats", type=int, default=3, help="real runs of each workload [%(default)s]")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of real runs, at least 2 [%(default)s]")
     args = parser.parse_args(words)
+    if args.repeats < 2:
+        parser.error("--repeats must be at least 2: each round is predicted from the others")
     configure_logging("warning")
     config = configure(None, {"model_path": args.model})
     with Bars() as bars, tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,6 @@ from sapwood.scheduler.step_log import FileStepLog, open_step_log
 from sapwood.simulate.bound import every_request
 from sapwood.simulate.rehearsal import rehearse
 from sapwood.simulate.workload import WorkloadOptions, workloads
-from sapwood.worker.core import WorkerCore
 
 SMALL = WorkloadOptions(
     num_requests=24, rate=400.0, input_tokens=30, output_tokens=8, num_prefixes=3, prefix_tokens=90, num_turns=3, pause_s=0.002
@@ -35,16 +34,17 @@ def test_a_live_run_and_its_rehearsal(name: str, overlap: bool, tmp_path: Path) 
     path = str(tmp_path / "steps")
     limits, options = EngineLimits(8, 512, 60, 16, VOCAB_SIZE, ()), SchedulerOptions(step_token_budget=64, target_itl_s=0.004)
     engine = NullEngine(limits, NullOptions(step_time_s=2e-4))
-    worker = WorkerCore(Scheduler(limits, options), engine, overlap, log=open_step_log(path, limits, options))
-    run = LiveRun(worker, max_concurrency=6)
+    scheduler, log = Scheduler(limits, options), open_step_log(path, limits, options)
+    run = LiveRun(scheduler, engine, overlap=overlap, log=log, max_concurrency=6)
     roots = list(workloads.get(name)(SMALL))
     duration_s = run.run(roots)
-    worker.close()
+    log.close()
+    engine.close()
     assert {id(served.request) for served in run.served} == {id(request) for request in every_request(roots)}
     assert all(len(served.ids) == served.request.num_new for served in run.served)
     assert all(served.asked_s <= served.heard_s[0] <= served.heard_s[-1] <= duration_s for served in run.served)
     rehearsed = rehearse(path, overlap=overlap)
-    assert rehearsed.first_difference is None and rehearsed.num_steps == worker.scheduler.stats().steps_total
+    assert rehearsed.first_difference is None and rehearsed.num_steps == scheduler.stats().steps_total
     cached = sum(served.num_cached for served in run.served) / sum(len(served.prompt) for served in run.served)
     assert rehearsed.hit_rate == rehearsed.real_hit_rate == pytest.approx(cached) and cached > 0.1
 

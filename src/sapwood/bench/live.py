@@ -1,7 +1,8 @@
-"""Sends a generated workload to a worker in this process, in real time: `simulate` with a real engine and clock.
+"""Sends a generated workload to a worker's loop in this process, in real time: `simulate` with a real engine and clock.
 
 Owns the requests that are open and what came of each; does not decide. Invariant: the same arrivals, pauses and limit of open
-requests as in a simulation of the same workload; a prompt that waited for an answer contains the ids that the engine chose.
+requests as in a simulation of the same workload, and messages reach the loop where a server's would, after a step was waited for
+and not before; a prompt that waited for an answer contains the ids that the engine chose.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sapwood.bench.prompts import into_vocabulary
-from sapwood.core.plan import Int32Array
+from sapwood.core.plan import Engine, Int32Array, StepResult
 from sapwood.core.sampling import SamplingParams
 from sapwood.errors import EngineFailed
-from sapwood.messages.types import Submit, TokenEvent, ToWorker
+from sapwood.messages.types import StepInputs, Submit, TokenEvent, ToWorker
+from sapwood.scheduler.scheduler import Scheduler, StepOutcome
+from sapwood.scheduler.step_log import NullStepLog, StepLog
 from sapwood.simulate.workload import SimRequest
-from sapwood.worker.core import WorkerCore
+from sapwood.worker.loop import overlapped, plain
 
 
 @dataclass(slots=True)
@@ -35,14 +38,34 @@ class Served:
     num_cached: int = 0
 
 
-class LiveRun:
-    """One run of a workload on a worker, with at most `max_concurrency` requests open (None: no limit)."""
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Where a run's time comes from."""
 
-    def __init__(self, worker: WorkerCore, max_concurrency: int | None = None) -> None:
+    now_s: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = time.sleep
+
+
+class LiveRun:
+    """One run of a workload on an engine with a scheduler of its own, with at most `max_concurrency` requests open (None: no
+    limit). It is the loop's `Port`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        engine: Engine,
+        *,
+        overlap: bool,
+        log: StepLog | None = None,
+        max_concurrency: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.served: list[Served] = []
-        self._worker = worker
-        self._vocab_size = worker.engine.limits.vocab_size
+        self._scheduler = scheduler
+        self._turns = (overlapped if overlap else plain)(scheduler, engine, self, log or NullStepLog())
+        self._vocab_size = engine.limits.vocab_size
         self._most = max_concurrency
+        self._clock = clock or Clock()
         self._due: list[tuple[float, int, SimRequest, Int32Array]] = []
         self._backlog: deque[Served] = deque()
         self._open: dict[int, Served] = {}
@@ -53,18 +76,31 @@ class LiveRun:
         """Everything to its end; returns the seconds that it took. Raises EngineFailed when a request failed."""
         for request in requests:
             self._expect(request.arrival_s, request, into_vocabulary(request.prompt, self._vocab_size))
-        self._began_s = time.perf_counter()
+        self._began_s = self._clock.now_s()
         while self._due or self._open or self._backlog:
-            messages = self._arrivals()
-            if not messages and not self._worker.has_work:
-                time.sleep(max(self._due[0][0] - self._now_s(), 0.0))
-                continue
-            for event in self._worker.step(messages).events:
-                self._hear(event)
-        return self._now_s()
+            next(self._turns)
+        duration_s = self._now_s()
+        while self._scheduler.has_work:  # a step was launched ahead
+            next(self._turns)
+        self._turns.close()
+        return duration_s
+
+    # ------------------------------------------------------------------------------------------------- the loop's port
+    def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
+        """What is due; sleeps until something is when there is nothing else to do."""
+        if may_block and not self._backlog and self._due:
+            self._clock.sleep(max(self._due[0][0] - self._now_s(), 0.0))
+        messages = self._arrivals()
+        return StepInputs(messages=messages, results=results, now_s=self._now_s())
+
+    def publish(self, outcome: StepOutcome) -> None:
+        """Clients hear of it at once."""
+        now_s = self._now_s()
+        for event in outcome.events:
+            self._hear(event, now_s)
 
     def _now_s(self) -> float:
-        return time.perf_counter() - self._began_s
+        return self._clock.now_s() - self._began_s
 
     def _expect(self, at_s: float, request: SimRequest, prompt: Int32Array) -> None:
         self._num_arrivals += 1
@@ -86,8 +122,8 @@ class LiveRun:
             messages.append(Submit(number, number, 0, served.prompt.tobytes(), params))
         return messages
 
-    def _hear(self, event: TokenEvent) -> None:
-        served, now_s = self._open[event.number], self._now_s()
+    def _hear(self, event: TokenEvent, now_s: float) -> None:
+        served = self._open[event.number]
         served.heard_s += [now_s] * len(event.token_ids)
         served.ids += event.token_ids
         served.num_cached = event.num_cached

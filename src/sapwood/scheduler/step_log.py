@@ -188,19 +188,31 @@ def replay(path: str) -> Replay:
     return Replay(num_turns, num_steps, num_tokens, None, turns.is_torn)
 
 
-def measured_steps(path: str) -> Iterator[tuple[StepPlan, float]]:
-    """The plans of a log, made again, with the seconds that each step was measured to take."""
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A step of a log and how long it took; `turn_s` is how long the host needed to decide on it and launch it, known only when
+    no other step ran meanwhile."""
+
+    plan: StepPlan
+    duration_s: float
+    turn_s: float | None
+
+
+def measured_steps(path: str) -> Iterator[MeasuredStep]:
+    """The steps of a log that were measured, with their plans made again."""
     frames = StepLogReader(path)
     scheduler = Scheduler(frames.header.limits, frames.header.options)
-    plans: dict[int, StepPlan] = {}
+    began: dict[int, tuple[StepPlan, float | None]] = {}
     for turn in frames:
+        now_s = turn.inputs.now_s
         for result in turn.inputs.results:
-            plan = plans.pop(result.step)
+            plan, turn_began_s = began.pop(result.step)
             if result.duration_s > 0.0:
-                yield plan, result.duration_s
-        outcome = scheduler.step(turn.inputs)
-        if outcome.plan is not None:
-            plans[outcome.plan.step] = outcome.plan
+                turn_s = None if turn_began_s is None else max(now_s - result.duration_s - turn_began_s, 0.0)
+                yield MeasuredStep(plan, result.duration_s, turn_s)
+        plan_now = scheduler.step(turn.inputs).plan
+        if plan_now is not None:
+            began[plan_now.step] = plan_now, None if began else now_s
 
 
 def read_turns(path: str) -> Iterator[LoggedTurn]:

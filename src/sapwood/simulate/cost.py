@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from pathlib import Path
+from statistics import median
 from typing import Protocol
 
 import msgspec
@@ -25,7 +26,12 @@ SHORTEST_S = 1e-6
 
 
 class StepTimes(Protocol):
-    """How long steps take."""
+    """How long steps take, and what a turn of the loop takes until its step is launched."""
+
+    @property
+    def turn_s(self) -> float:
+        """The time from a turn's beginning until its step is launched; while a step runs, nobody waits for it."""
+        ...
 
     def seconds(self, num_tokens: int, num_attended: int, num_read: int = 0) -> float:
         """The time of a step with so many tokens, which attend to so many positions in all; `num_read`: of its rows' contexts."""
@@ -37,18 +43,20 @@ class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for each position of each row's context (keys and values are read once for all tokens of a row).
 
     Tokens cost `base_s + token_s * tokens`, or, where `points` are given, what lies between the two nearest of these
-    (tokens, seconds) pairs; beyond the last one the last slope goes on.
+    (tokens, seconds) pairs; beyond the last one the last slope goes on. `turn_s` is what the host needs to decide on a step and
+    to launch it: hidden while another one runs, and what a client's tokens wait for before they are on their way.
     """
 
     base_s: float = 0.0
     token_s: float = 0.0
     attended_s: float = 0.0
     read_s: float = 0.0
+    turn_s: float = 0.0
     points: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         tokens, seconds = [point[0] for point in self.points], [point[1] for point in self.points]
-        if min(self.base_s, self.token_s, self.attended_s, self.read_s, *seconds, 0.0) < 0.0:
+        if min(self.base_s, self.token_s, self.attended_s, self.read_s, self.turn_s, *seconds, 0.0) < 0.0:
             raise ConfigError("a cost model's seconds must not be negative")
         if len(tokens) == 1 or tokens != sorted(set(tokens)) or seconds != sorted(seconds):
             raise ConfigError("a cost model's points must be at least two, with rising tokens and seconds that do not fall")
@@ -83,15 +91,16 @@ def load_cost(path: str) -> CostModel:
 
 def calibrate(*step_logs: str) -> CostModel:
     """The model that fits the measured steps of logs (`--step-log`) best, in relative error: a line that bends where steps have
-    about 1, 2, 4, 8... tokens, and what attending and reading add. Raises ConfigError when they are too few.
+    about 1, 2, 4, 8... tokens, and what attending and reading add; and the median turn that was not hidden by a step. Raises
+    ConfigError when they are too few.
 
     Errors are counted in parts of what the model says, not of what was measured: else steps that something delayed would count
     less than others, and the model would be too fast on average.
     """
-    samples = [(*step_size(plan), took_s) for log in step_logs for plan, took_s in measured_steps(log) if plan.rows]
-    if len(samples) < MIN_STEPS:
-        raise ConfigError(f"{', '.join(step_logs)} has {len(samples)} measured steps; calibrating takes at least {MIN_STEPS}")
-    table = np.array(samples, dtype=np.float64)
+    steps = [step for log in step_logs for step in measured_steps(log) if step.plan.rows]
+    if len(steps) < MIN_STEPS:
+        raise ConfigError(f"{', '.join(step_logs)} has {len(steps)} measured steps; calibrating takes at least {MIN_STEPS}")
+    table = np.array([(*step_size(step.plan), step.duration_s) for step in steps], dtype=np.float64)
     knots = _knots({int(tokens) for tokens in table[:, 0]})
     risen = np.clip((table[:, :1] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
     features = np.column_stack([np.ones(len(table)), risen, table[:, 1:3]])
@@ -100,7 +109,9 @@ def calibrate(*step_logs: str) -> CostModel:
         found = fit_nonnegative(features, table[:, 3], np.maximum(features @ found, SHORTEST_S))
     *rises_s, attended_s, read_s = found.tolist()
     heights_s = np.cumsum(rises_s).tolist()
-    return CostModel(attended_s=attended_s, read_s=read_s, points=tuple(zip(map(int, knots), heights_s, strict=True)))
+    turn_s = median([step.turn_s for step in steps if step.turn_s is not None] or [0.0])
+    points = tuple(zip(map(int, knots), heights_s, strict=True))
+    return CostModel(attended_s=attended_s, read_s=read_s, turn_s=turn_s, points=points)
 
 
 def _knots(counts: set[int]) -> NDArray[np.float64]:

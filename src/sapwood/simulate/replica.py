@@ -35,11 +35,12 @@ class ReplicaTotals:
 class Replica:
     """Turned from outside. `completions` holds, by request number, the prompt's length and the ids that will be sampled (the last
     one again and again when they run out); the caller fills it, and gives requests their number as seed. `last_plan` is what the
-    latest turn launched."""
+    latest turn launched, `told_s` when its events went out."""
 
     def __init__(self, limits: EngineLimits, options: SchedulerOptions, cost: StepTimes, overlap: bool) -> None:
         self.scheduler = Scheduler(limits, options)
         self.now_s = 0.0
+        self.told_s = 0.0
         self.num_open = 0
         self.last_plan: StepPlan | None = None
         self.totals = ReplicaTotals()
@@ -64,11 +65,13 @@ class Replica:
         return bool(self.inbox or self._results or self._running is not None or self.scheduler.has_work)
 
     def turn(self) -> list[TokenEvent]:
-        """One turn of the loop; the events happen at `now_s` as it was when the turn began."""
+        """One turn of the loop; the events are those of what had ended at `now_s` as it was when the turn began."""
         inputs = StepInputs(messages=self.inbox, results=self._results, now_s=self.now_s)
         self.inbox, self._results = [], []
         outcome = self.scheduler.step(inputs)
         self.last_plan = outcome.plan
+        self.now_s += self._cost.turn_s if outcome.plan is not None else 0.0
+        self.told_s = self.now_s
         launched = self._launch(outcome.plan) if outcome.plan is not None else None
         waited = self._running if self._overlap else launched
         self._running = launched if self._overlap else None

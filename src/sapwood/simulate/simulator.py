@@ -130,10 +130,9 @@ class Simulator:
             replica = min(busy, key=lambda replica: replica.now_s, default=None)
             if replica is None or replica.now_s >= min(until_s, self._next_arrival_s()):
                 return
-            now_s = replica.now_s
             events = replica.turn()
             if events:
-                self._hear(replica, events, now_s)
+                self._hear(replica, events, replica.told_s)
 
     def _hear(self, replica: Replica, events: list[TokenEvent], now_s: float) -> None:
         gaps: Counter[float] = Counter()
