@@ -169,7 +169,7 @@ class Request:
     @property
     def num_completion(self) -> int:
         """Completion ids known on the host."""
-        return self.num_ids - self.num_prompt
+        return len(self.token_bytes) // ID_BYTES - self.num_prompt
 
     @property
     def num_pending(self) -> int:
@@ -238,10 +238,11 @@ class Request:
     def append(self, token_id: int) -> None:
         """The id of the oldest reserved position has reached the host; where none is reserved, this id is forced to be next."""
         self.token_bytes += token_id.to_bytes(ID_BYTES, "little")
-        if self.num_ids > self.num_known:
+        num_ids = len(self.token_bytes) // ID_BYTES  # the property, inlined: this runs for every token
+        if num_ids > self.num_known:
             if self.unwritten is None:
                 self.unwritten = self.num_known
-            self.num_known = self.num_ids
+            self.num_known = num_ids
 
     def retract(self) -> None:
         """Take the request off the batch; what is in flight may still be confirmed."""

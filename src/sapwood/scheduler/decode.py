@@ -27,8 +27,9 @@ class Decoder:
 
     def fill(self, builder: PlanBuilder, confirmed_step: int) -> None:
         """One row per decoding request, each with the page it needs; where pages are short, the most senior come first."""
-        rows = [r for r in self._roster.running if r.request.state is RequestState.DECODING and r.request.num_pending]
-        needy = [resident for resident in rows if self._custody.num_room(resident) <= 0]
+        decoding, page_size = RequestState.DECODING, self._custody.pool.page_size
+        rows = [r for r in self._roster.running if r.request.state is decoding and r.request.num_pending]
+        needy = [resident for resident in rows if len(resident.pages) * page_size <= resident.request.num_computed]
         while len(needy) > self._custody.num_available and self._custody.pins.drop_oldest():
             pass
         if len(needy) > min(self._custody.num_available, self._custody.window.num_available):
@@ -44,9 +45,11 @@ class Decoder:
             self._custody.window.open(builder, resident, 1)
         num_spare = max(self._step_tokens - len(rows), 0)
         for resident in rows:
-            count = 1 + self._num_ahead(builder, resident, num_spare)
-            builder.run(resident, count)
-            num_spare -= count - 1
+            request = resident.request
+            has_more = request.num_known - request.num_computed > 1
+            num_ahead = self._num_ahead(builder, resident, num_spare) if has_more else 0
+            builder.run(resident, 1 + num_ahead)
+            num_spare -= num_ahead
         if rows:
             self._reservation.on_decode()
 

@@ -7,7 +7,6 @@ Invariant: an accepted request fits the context and the pool when it is alone, a
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from sapwood.core.plan import EngineLimits
 from sapwood.core.request import ID_BYTES, Request
@@ -54,7 +53,7 @@ def _check_ids(submit: Submit, vocab_size: int) -> int:
     num_prompt = len(ids) - submit.num_emitted
     if submit.num_emitted < 0 or num_prompt < 1:
         raise InvalidRequest("the prompt is empty; send at least one token", param="input_ids")
-    low, high = int(np.min(ids)), int(np.max(ids))
+    low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocab_size:
         bad = low if low < 0 else high
         raise InvalidRequest(f"token id {bad} is outside the vocabulary (0..{vocab_size - 1})", param="input_ids")

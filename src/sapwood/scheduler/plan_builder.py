@@ -63,8 +63,11 @@ class PlanBuilder:
     def _write(self, slot: int, first: int, page_list: list[int], *, is_window: bool) -> None:
         size = self._limits.page_size
         position = first * size
-        pages = np.array(page_list, dtype=np.int32)
-        locations = pages if size == 1 else np.add.outer(pages * np.int32(size), self._offsets).ravel()
+        if len(page_list) == 1:  # a request that decodes takes one page after the other
+            locations = self._offsets + np.int32(page_list[0] * size)
+        else:
+            pages = np.array(page_list, dtype=np.int32)
+            locations = np.add.outer(pages * np.int32(size), self._offsets).ravel()
         self._writes.append(TableWrite(slot, position, locations[: self._limits.max_len - position], is_window))
 
     def copy_rows(self, source_page: int, resident: Resident, page_index: int, num_rows: int) -> None:
@@ -85,15 +88,16 @@ class PlanBuilder:
 
     def run(self, resident: Resident, count: int) -> None:
         """Compute the resident's next `count` positions."""
-        request = resident.request
+        request = resident.request  # this runs for every row
         first = request.num_computed
         if request.unwritten is not None:
             self._tokens.append(TokenWrite(resident.slot, request.unwritten, request.ids()[request.unwritten :]))
             request.unwritten = None
-        self.rows.append(RowRun(resident.slot, first, count, request.launch(count)))
+        samples = request.launch(count)
+        self.rows.append(RowRun(resident.slot, first, count, samples))
         self.residents.append(resident)
         resident.last_step = self.step
-        if request.params.constraint is not None and self.rows[-1].samples:
+        if samples and request.params.constraint is not None:
             self._constrained.append(len(self.rows) - 1)
 
     def build(self) -> StepPlan:

@@ -18,21 +18,26 @@ FREE = Steering()
 
 def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits: EngineLimits) -> TokenEvent | None:
     """Take in row `index` of a finished step; the event it makes, None for a prompt chunk that has nothing to tell yet."""
-    request.confirm(row.first + row.count)
-    if not request.report.is_complete and index in result.prompt_logprobs:
-        request.report.add(*result.prompt_logprobs[index])
+    end, report = row.first + row.count, request.report
+    request.confirm(end)
+    if index in result.prompt_logprobs and not report.is_complete:
+        report.add(*result.prompt_logprobs[index])
     if not row.samples:
         if request.num_confirmed < request.num_known or request.max_len > request.num_prompt:
             return None
         return make_event(request, finish=LENGTH, vector=result.vectors.get(index, b""))
-    token_id, steering = result.token_ids[index], result.steering.get(index, FREE)
+    token_id, steering = result.token_ids[index], result.steering.get(index, FREE) if result.steering else FREE
     if steering.error:
         return make_event(request, finish=error_finish(InvalidRequest(steering.error)))
     if not 0 <= token_id < limits.vocab_size:
         return make_event(request, finish=_broken(token_id))
     num_before = request.num_completion  # more than the row's position says when this id was forced by an earlier one
-    num_here = num_before - (row.first + row.count - request.num_prompt)
-    new_ids, finish = _extend(request, [token_id, *steering.forced][num_here:], limits)
+    num_here = num_before - (end - request.num_prompt)
+    if not num_here and not steering.forced:  # one id, as nearly always
+        request.append(token_id)
+        new_ids, finish = [token_id], _ending(request, token_id, num_before, limits)
+    else:
+        new_ids, finish = _extend(request, [token_id, *steering.forced][num_here:], limits)
     if finish is None and steering.is_complete:
         finish = COMPLETE
     if not new_ids and finish is None:
@@ -45,7 +50,7 @@ def absorb(request: Request, row: RowRun, index: int, result: StepResult, limits
         request.num_cached,
         request.num_retractions,
         [result.logprobs[index]] if request.logprobs.output else None,
-        None if request.report.is_sent else request.report.take(),
+        None if report.is_sent else report.take(),
         None if num_before else request.queue_s,
         request.cached_below,
     )

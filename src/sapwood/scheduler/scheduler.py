@@ -131,21 +131,22 @@ class Scheduler:
         self._budget.observe(launched.plan, result.duration_s)
         self._progress.confirmed_step = result.step
         self._custody.settle(result.step)
-        page_size = self._limits.page_size
+        limits, page_size = self._limits, self._limits.page_size
         for index, (resident, row) in enumerate(zip(launched.residents, launched.plan.rows, strict=True)):
             request = resident.request
             if request.state.is_terminal:
                 continue
-            event = absorb(request, row, index, result, self._limits)
+            event = absorb(request, row, index, result, limits)
             if event is not None:
                 events.append(event)
                 self._num_generated_tokens += len(event.token_ids)
                 if event.finish is not None:
                     state = RequestState.FAILED if event.finish.kind == "error" else RequestState.FINISHED
                     self._roster.end(request, state)
-            is_prompt = row.first < request.num_prompt
-            is_full = row.first // page_size < request.num_confirmed // page_size  # a page more than before
-            if not resident.is_leaving and (is_prompt or is_full):
+            first = row.first
+            is_prompt = first < request.num_prompt
+            is_full = first // page_size < request.num_confirmed // page_size  # a page more than before
+            if (is_prompt or is_full) and not resident.is_leaving:
                 self._custody.publish(resident, soon=is_prompt)
                 self._custody.window.advance(resident)
 

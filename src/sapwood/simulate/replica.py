@@ -83,7 +83,7 @@ class Replica:
     def _launch(self, plan: StepPlan) -> Running:
         for start in plan.starts:
             self._by_slot[start.slot] = self.completions[start.params.seed or 0]
-        by_slot, ids = self._by_slot, list[int]()
+        by_slot, ids = self._by_slot, list[int]()  # what follows runs for every row of every step
         num_tokens = num_attended = num_read = 0
         for row in plan.rows:
             first, count = row.first, row.count
