@@ -24,6 +24,7 @@ from sapwood.offline import raise_if_failed
 from sapwood.pump import Ticket
 from sapwood.server.body import Decoder, refuse
 from sapwood.server.constraints import only_one, want
+from sapwood.server.native.control import check_memory_fields, read_num_steps, read_update
 from sapwood.server.native.generate import (
     DEFAULT_MAX_NEW_TOKENS,
     logprob_options,
@@ -194,6 +195,34 @@ class Engine:
         """Empty the prefix cache; raises Unavailable while requests run."""
         self.llm.flush_cache()
 
+    def update_weights_from_disk(self, model_path: str, load_format: str | None = None, **fields: Any) -> tuple[bool, str, int]:
+        """Other weights of the same shape, from a folder of safetensors: whether they are in place, what happened, and how many
+        requests waited for it. `weight_version` names them in `meta_info`; raises InvalidRequest for a field."""
+        read = read_update(_as_body({"model_path": model_path, "load_format": load_format, **fields}))
+        num_paused = self.llm.desk.num_open
+        try:
+            return True, self.llm.upkeep.load_weights(read.model_path, read.weight_version), num_paused
+        except InvalidRequest as error:
+            return False, error.message, num_paused
+
+    def release_memory_occupation(self, tags: Sequence[str] | None = None) -> None:
+        """Free the memory of weights and KV cache; requests are refused until it is resumed."""
+        check_memory_fields(_as_body({"tags": tags}))
+        self.llm.upkeep.release_memory()
+
+    def resume_memory_occupation(self, tags: Sequence[str] | None = None) -> None:
+        """Load the weights again."""
+        check_memory_fields(_as_body({"tags": tags}))
+        self.llm.upkeep.resume_memory()
+
+    def start_profile(self, num_steps: int | None = None, **fields: Any) -> str:
+        """Begin to record steps; what only SGLang's profiler has is refused by name."""
+        return self.llm.upkeep.start_profile(read_num_steps(_as_body({"num_steps": num_steps, **fields})))
+
+    def stop_profile(self) -> str:
+        """The file of the recorded steps."""
+        return self.llm.upkeep.stop_profile()
+
     def get_server_info(self) -> Reply:
         """The configuration and the sizes that requests must fit."""
         limits = self.llm.limits
@@ -224,7 +253,7 @@ class Engine:
 
     # -------------------------------------------------------------------------------------------------- reading requests
     def _read(self, body: Mapping[str, Any]) -> tuple[list[PromptRequest], ReplyShape, SessionParams | None]:
-        given = msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+        given = _as_body(body)
         fields = _fields.decode(given)
         refuse(_refusals.decode(given))
         prompts, is_batch = self._prompt_ids(fields)
@@ -243,6 +272,7 @@ class Engine:
             with_token_text=bool(fields.return_text_in_logprobs),
             with_prompt_ids=bool(fields.return_prompt_token_ids),
             with_tiers=self.llm.limits.has_tiers,
+            steering=self.llm.upkeep.steering,
         )
         return requests, shape, session
 
@@ -273,6 +303,11 @@ class Engine:
     def _abort(self, rid: str) -> None:
         if (ticket := self._turns.get(rid)) is not None:
             self.llm.cancel(ticket)
+
+
+def _as_body(fields: Mapping[str, Any]) -> bytes:
+    """Keywords as the body that the server's decoders read."""
+    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
 
 def _is_known_to_llm(name: str) -> bool:

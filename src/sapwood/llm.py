@@ -39,6 +39,7 @@ from sapwood.server.requests import resolve as resolve_request
 from sapwood.server.scoring import Vector, check_dimensions, class_probabilities, label_scores, unit, unpack_vector
 from sapwood.tokenizer.chat import ChatRenderer
 from sapwood.tokenizer.load import open_chat, open_tokenizer
+from sapwood.upkeep import Upkeep
 from sapwood.weights import catalog
 from sapwood.worker.build import build_worker
 from sapwood.worker.core import WorkerCore
@@ -58,7 +59,7 @@ class LLM:
 
     `model` and `options` are those of docs/reference/options.md (groups model, engine, memory, scheduling), under any of their
     names; SAPWOOD_… variables count too. `num_slots` requests can run at once. `progress` shows bars while loading (True) or is
-    called with (task, done, total). Raises ConfigError and WeightsError.
+    called with (task, done, total). `upkeep` changes weights and memory while it lives. Raises ConfigError and WeightsError.
     """
 
     def __init__(self, model: str | None = None, *, progress: Progress = False, **options: Any) -> None:
@@ -74,6 +75,7 @@ class LLM:
         self._portion = PORTIONS * self.num_slots
         self._desk = Desk(worker, followers, Detokenizer(self._prompts.tokenizer), self.config.model.random_seed)
         self._pump = Pump(self._desk)
+        self.upkeep = Upkeep(self._desk)
         self._close = weakref.finalize(self, self._desk.close)
 
     def __enter__(self) -> LLM:
@@ -337,6 +339,7 @@ def open_worker(config: Config, path: str, report: ProgressCallback) -> tuple[Wo
     log = open_step_log(config.scheduler.step_log, built.engine.limits, built.options)
     overlap = config.scheduler.overlap
     worker = WorkerCore(built.scheduler, built.engine, overlap, followers.share, log, built.transfers, built.grammars)
+    worker.appoint(built.steward)
     return worker, followers, built.info
 
 

@@ -92,6 +92,7 @@ class Desk:
         self._outbox: list[ToWorker] = []
         self._lock = TurnLock()
         self._failure: str | None = None
+        self._withheld = ""
         self._num_turns = 0
         self._closed = threading.Event()
         if followers.group.size > 1:
@@ -101,6 +102,8 @@ class Desk:
         """Queue the n samples of a resolved prompt and add them to `records`; they share a seed, drawn if the prompt has none."""
         with self._lock:
             self._check()
+            if self._withheld:
+                raise Unavailable(self._withheld)
             seed = self._seeds.getrandbits(62) if prompt.params.seed is None else prompt.params.seed
             params = msgspec.structs.replace(prompt.params, n=1, seed=seed)
             numbers = [next(self._numbers) for _ in range(prompt.params.n)]
@@ -140,6 +143,19 @@ class Desk:
             answer = self._ask(Flush)
             if not answer.ok:
                 raise Unavailable(f"the prefix cache was not emptied: {answer.message}")
+
+    @property
+    def num_open(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
+
+    def withhold(self, reason: str) -> None:
+        """Take no more requests because of `reason`, or ("") take them again; raises Unavailable while some run."""
+        with self._lock:
+            self._check()
+            if reason and self._open:
+                raise Unavailable(f"{len(self._open)} requests run; try again when they have ended")
+            self._withheld = reason
 
     def order(self, make: Callable[[int], ToWorker]) -> Answer:
         """The worker's answer to a message that asks for one; `make` is given the number that the answer will bear."""

@@ -24,7 +24,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("detokenizer", "parsing", "webui"),
     ("server",),
     ("offline",),
-    ("pump",),
+    ("pump", "upkeep"),
     ("llm",),
     ("library",),
     ("lang",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import tokenizers
@@ -12,7 +13,7 @@ import torch
 import transformers
 from serving import serving
 
-from sapwood import LLM, SamplingParams
+from sapwood import LLM, Engine, SamplingParams
 
 VOCAB = 64
 PROMPT = [5, 9, 23, 44, 7]
@@ -72,3 +73,26 @@ def test_a_server_changes_its_weights(tmp_path: Path) -> None:
         assert ask()["output_ids"] == second, "a worker that is started again has the present weights"
         state = server.client.get("/server_info").json()["internal_states"][0]
         assert state["law_violations_total"] == 0
+
+
+def test_an_engine_changes_its_weights(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for seed, folder in enumerate(folders):
+        save_model(folder, seed)
+    first, second = map(alone, folders)
+    with Engine(str(folders[0]), device="cpu", log_level="error") as engine:
+        ask = lambda: cast(Any, engine.generate(input_ids=PROMPT, sampling_params=GREEDY))  # noqa: E731
+        assert ask()["output_ids"] == first
+        long = engine.generate(input_ids=PROMPT, sampling_params={**GREEDY, "max_new_tokens": 200}, stream=True)
+        next(cast(Any, long))
+        assert engine.update_weights_from_disk(str(folders[1]), weight_version="2")[0]
+        assert len(list(cast(Any, long))[-1]["output_ids"]) == 200, "what runs goes on"
+        after = ask()
+        assert after["output_ids"] == second and after["meta_info"]["weight_version"] == "2"
+        engine.release_memory_occupation()
+        engine.resume_memory_occupation()
+        assert ask()["output_ids"] == second
+        (folders[0] / "model.safetensors").write_bytes(b"broken")
+        is_done, message, _ = engine.update_weights_from_disk(str(folders[0]))
+        assert not is_done and message
+        assert ask()["output_ids"] == second, "those before stay"

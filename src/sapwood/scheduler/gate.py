@@ -35,11 +35,11 @@ class Gate:
         if isinstance(order, Profile):
             self._orders.append(order)
             return None
-        if not (self.is_closed and is_empty):
-            return Answer(order.ask, False, "requests run; pause with retraction first")
         if self._is_released != (order.action == "restore"):
             state = "released already" if self._is_released else "not released"
             return Answer(order.ask, False, f"the engine's memory is {state}")
+        if not (self.is_closed and is_empty):
+            return Answer(order.ask, False, "requests run; pause with retraction first")
         self._is_released = order.action == "release"
         self._orders.append(order)
         return None

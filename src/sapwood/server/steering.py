@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from sapwood.errors import InvalidRequest
 from sapwood.messages.types import Answer, Continue, Overhaul, Pause, Profile
-from sapwood.server.questions import Question, Questions
+from sapwood.server.questions import Question
 
 QUIET_TIMEOUT_S = 120.0
 """Until the steps in flight have ended."""
@@ -21,10 +22,18 @@ SHORT_TIMEOUT_S = 30.0
 DEFAULT_VERSION = "default"
 
 
-class Steering:
-    """The switches of one replica. All methods belong to the server's event loop."""
+class Asks(Protocol):
+    """Whoever can put a question to the worker."""
 
-    def __init__(self, questions: Questions) -> None:
+    async def order(self, make: Callable[[int], Question], timeout_s: float | None) -> Answer:
+        """The answer to what `make` makes of a number of its own; raises Unavailable where none came."""
+        ...
+
+
+class Steering:
+    """The switches of one replica. All methods belong to one event loop."""
+
+    def __init__(self, questions: Asks) -> None:
         self._questions = questions
         self._lock = asyncio.Lock()
         self.is_paused = False
@@ -101,3 +110,12 @@ class Steering:
         if not answer.ok:
             raise InvalidRequest(answer.message)
         return answer
+
+
+def model_folder(path: str | Path) -> Path:
+    """A folder with a model whose weights can be loaded; raises InvalidRequest for anything else."""
+    folder = Path(path)
+    if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
+        message = f"model_path: {str(path)[:200]!r} holds no config.json and safetensors; name a model folder"
+        raise InvalidRequest(message, param="model_path")
+    return folder

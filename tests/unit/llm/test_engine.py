@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -157,3 +159,56 @@ def test_constraints_are_honoured_and_checked(engine: Engine) -> None:
     assert answer["text"] in ("yes", "no")
     with pytest.raises(InvalidRequest):
         engine.generate("x", {"json_schema": "{", "max_new_tokens": 8})
+
+
+def test_memory_is_released_and_resumed(engine: Engine) -> None:
+    before = text_of(engine, "The sea")
+    stream = cast(Any, engine.generate("The sea", {**GREEDY, "max_new_tokens": 400}, stream=True))
+    next(stream)
+    with pytest.raises(Unavailable, match="requests run"):
+        engine.release_memory_occupation()
+    stream.close()
+    engine.generate("x", GREEDY)
+    engine.release_memory_occupation()
+    with pytest.raises(InvalidRequest, match="released"):
+        engine.release_memory_occupation()
+    for ask in (engine.generate, engine.llm.generate):
+        with pytest.raises(Unavailable, match="resume it first"):
+            ask("The sea", None)
+    engine.resume_memory_occupation(tags=["weights", "kv_cache"])
+    assert text_of(engine, "The sea") == before
+    with pytest.raises(InvalidRequest, match="not released"):
+        engine.resume_memory_occupation()
+    with pytest.raises(InvalidRequest, match="tags"):
+        engine.release_memory_occupation(tags=["weights"])
+    assert text_of(engine, "The sea") == before
+    assert_idle(engine)
+
+
+def test_steps_are_recorded(engine: Engine) -> None:
+    engine.start_profile(num_steps=3)
+    with pytest.raises(InvalidRequest, match="already"):
+        engine.start_profile()
+    engine.generate("The sea", GREEDY)
+    file = Path(engine.stop_profile())
+    steps = json.loads(file.read_text())["traceEvents"]
+    file.unlink()
+    assert sum(step["name"].startswith("step ") for step in steps) == 3
+    with pytest.raises(InvalidRequest, match="no steps"):
+        engine.stop_profile()
+    with pytest.raises(InvalidRequest) as caught:
+        engine.start_profile(output_dir="x")
+    assert caught.value.param == "output_dir"
+
+
+def test_weights_that_cannot_be_had_are_reported(engine: Engine, tmp_path: Path) -> None:
+    before = text_of(engine, "The sea")
+    is_done, message, num_paused = engine.update_weights_from_disk(str(tmp_path))
+    assert (is_done, num_paused) == (False, 0) and "name a model folder" in message
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert engine.update_weights_from_disk(str(tmp_path))[:2] == (False, "the null model has no weights to change")
+    with pytest.raises(InvalidRequest) as caught:
+        engine.update_weights_from_disk(str(tmp_path), load_format="pt")
+    assert caught.value.param == "load_format"
+    assert text_of(engine, "The sea") == before

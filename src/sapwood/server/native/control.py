@@ -18,6 +18,7 @@ from sapwood.server.body import Decoder, make_refusals, read_body, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import Forbidden
 from sapwood.server.sse import json_response
+from sapwood.server.steering import model_folder
 
 EVERYTHING = frozenset(("weights", "kv_cache"))
 Version = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -82,11 +83,7 @@ def control_routes(context: ServerContext) -> APIRouter:
         return json_response({"message": "Generation continued", "status": "ok"})
 
     async def update_weights(request: Request) -> Response:
-        data = await _body(context, request)
-        fields = _update_fields.decode(data)
-        refuse(_update_refusals.decode(data))
-        if fields.flush_cache is False:
-            raise InvalidRequest("the cache of other weights is never used; leave flush_cache out", param="flush_cache")
+        fields = read_update(await _body(context, request))
         path = allowed_path(context.settings.weight_update_folder, fields.model_path)
         if fields.abort_all_requests:
             frontend.abort("", "the weights are being changed")
@@ -95,17 +92,15 @@ def control_routes(context: ServerContext) -> APIRouter:
         return json_response({"success": True, "message": message, "num_paused_requests": num_paused})
 
     async def release(request: Request) -> Response:
-        _check_tags(_memory_fields.decode(await _body(context, request)))
+        check_memory_fields(await _body(context, request))
         return json_response({"success": True, "message": await steering.release()})
 
     async def restore(request: Request) -> Response:
-        _check_tags(_memory_fields.decode(await _body(context, request)))
+        check_memory_fields(await _body(context, request))
         return json_response({"success": True, "message": await steering.restore()})
 
     async def start_profile(request: Request) -> Response:
-        data = await _body(context, request)
-        refuse(_profile_refusals.decode(data))
-        message = await steering.profile(True, _profile_fields.decode(data).num_steps or 0)
+        message = await steering.profile(True, read_num_steps(await _body(context, request)))
         return json_response({"success": True, "message": message})
 
     async def stop_profile(request: Request) -> Response:
@@ -134,10 +129,7 @@ def allowed_path(folder: str | None, wanted: str) -> Path:
     path = (root / wanted).resolve()
     if path == root or not path.is_relative_to(root):
         raise Forbidden("model_path must lie in the server's --weight-update-folder", param="model_path")
-    if not (path / "config.json").is_file() or not list(path.glob("*.safetensors")):
-        message = f"model_path: {wanted[:200]!r} holds no config.json and safetensors; name a model folder"
-        raise InvalidRequest(message, param="model_path")
-    return path
+    return model_folder(path)
 
 
 async def _body(context: ServerContext, request: Request) -> bytes:
@@ -145,6 +137,23 @@ async def _body(context: ServerContext, request: Request) -> bytes:
     return await read_body(request, context.max_body_bytes) or b"{}"
 
 
-def _check_tags(fields: MemoryFields) -> None:
+def read_update(data: bytes) -> UpdateWeightsFields:
+    """The fields of a change of weights; raises InvalidRequest for what cannot be honoured."""
+    fields = _update_fields.decode(data)
+    refuse(_update_refusals.decode(data))
+    if fields.flush_cache is False:
+        raise InvalidRequest("the cache of other weights is never used; leave flush_cache out", param="flush_cache")
+    return fields
+
+
+def read_num_steps(data: bytes) -> int:
+    """How many steps to record, 0 for no end; raises InvalidRequest for what cannot be honoured."""
+    refuse(_profile_refusals.decode(data))
+    return _profile_fields.decode(data).num_steps or 0
+
+
+def check_memory_fields(data: bytes) -> None:
+    """Raise InvalidRequest unless all memory is meant."""
+    fields = _memory_fields.decode(data)
     if fields.tags is not None and not set(fields.tags) >= EVERYTHING:
         raise InvalidRequest("weights and kv_cache are released and resumed together here; leave tags out", param="tags")
