@@ -9,6 +9,7 @@ run in the same batches and must come out as they do alone.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections import Counter
@@ -25,8 +26,9 @@ from sapwood import LLM, SamplingParams
 from sapwood.config.sections import GrammarSection
 from sapwood.core.constraint import Constraint
 from sapwood.core.plan import EngineLimits
-from sapwood.errors import InvalidRequest
-from sapwood.offline import GenerationResult
+from sapwood.errors import InvalidRequest, SapwoodError
+from sapwood.offline import to_result
+from sapwood.pump import Ticket
 from sapwood.tokenizer.load import open_tokenizer
 from sapwood.weights import catalog
 from sapwood.worker.grammar_setup import open_backend
@@ -40,6 +42,7 @@ class Tally:
     """What became of the cases of one kind."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     wrong: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -53,25 +56,33 @@ def run(llm: LLM, cases: Sequence[Case], max_new_tokens: int, temperature: float
         tally = tallies.setdefault(case.kind, Tally())
         try:
             llm.generate([[0]], SamplingParams(max_new_tokens=0, constraint=constraint))
-        except InvalidRequest:
+        except InvalidRequest as error:
             tally.counts["refused"] += 1
+            tally.reasons[re.sub(r"\d+", "N", error.message)[:120]] += 1
             continue
         taken.append(case)
         params.append(chosen)
     free = [SamplingParams(max_new_tokens=48, temperature=0.0)] * len(FREE)
-    results = llm.generate([*FREE, *(PROMPTS[case.kind] for case in taken)], [*free, *params])
-    for case, result in zip(taken, results[len(FREE) :], strict=True):
-        note(tallies[case.kind], case, result)
-    return tallies, [result.token_ids for result in results[: len(FREE)]]
+    texts = [*FREE, *(PROMPTS[case.kind] for case in taken)]
+    tickets = [llm.submit([llm.prompts.ids(text, 0)], [each]) for text, each in zip(texts, [*free, *params], strict=True)]
+    for case, ticket in zip(taken, tickets[len(FREE) :], strict=True):
+        note(tallies[case.kind], case, ticket)
+    return tallies, [to_result(*ticket.future.result()).token_ids for ticket in tickets[: len(FREE)]]
 
 
-def note(tally: Tally, case: Case, result: GenerationResult) -> None:
+def note(tally: Tally, case: Case, ticket: Ticket) -> None:
     """Judge one completion."""
+    try:
+        result = to_result(*ticket.future.result())
+    except SapwoodError as error:
+        tally.counts["failed"] += 1
+        tally.wrong.append((case.text, error.message))
+        return
     if result.finish_reason == "length":
         tally.counts["length"] += 1
         return
     try:
-        is_valid = case.check(result.text)
+        is_valid = result.finish_reason == "stop" and case.check(result.text)
     except ValueError:
         is_valid = False
     tally.counts["valid" if is_valid else "wrong"] += 1
@@ -140,6 +151,8 @@ def main() -> int:
     print(f"model {options.model}, seed {options.seed}, temperature {options.temperature}")
     for kind, tally in tallies.items():
         print(f"{kind:12}", dict(sorted(tally.counts.items())))
+        for reason, count in tally.reasons.most_common():
+            print(f"  {count:3} refused: {reason}")
         for text, completion in tally.wrong[:10]:
             print(f"  wrong: {text}\n      -> {completion!r}")
     print("free prompts unchanged:", beside == alone)
