@@ -40,7 +40,8 @@ class Scored:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a backend's log-likelihoods are from the oracle's. Errors per token, in nats."""
+    """How far a backend's log-likelihoods are from the oracle's. Errors per token, in nats; `largest_flag_gap`: how far apart the
+    oracle sees its two candidates where the flags of greediness differ."""
 
     num_pairs: int
     num_tokens: int
@@ -48,6 +49,7 @@ class Distance:
     mean_per_token: float
     largest_per_token: float
     num_flags_differ: int
+    largest_flag_gap: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,7 +128,7 @@ def compare(scored: Sequence[Scored], file: Path) -> Distance:
     torch.set_num_threads(2)
     model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    errors, per_token, num_tokens, num_flags = [], [], 0, 0
+    errors, per_token, num_tokens, flag_gaps = [], [], 0, [0.0]
     for pair in scored:
         context = tokenizer(pair.context).input_ids
         whole = tokenizer(pair.context + pair.continuation).input_ids
@@ -137,8 +139,20 @@ def compare(scored: Sequence[Scored], file: Path) -> Distance:
         errors.append(abs(expected - pair.logprob))
         per_token.append(errors[-1] / len(targets))
         num_tokens += len(targets)
-        num_flags += bool((logprobs.argmax(dim=1) == targets).all()) != pair.is_greedy
-    return Distance(len(scored), num_tokens, max(errors), sum(per_token) / len(per_token), max(per_token), num_flags)
+        if bool((logprobs.argmax(dim=1) == targets).all()) != pair.is_greedy:
+            flag_gaps.append(gap_of(logprobs, targets))
+    mean = sum(per_token) / len(per_token)
+    return Distance(len(scored), num_tokens, max(errors), mean, max(per_token), len(flag_gaps) - 1, max(flag_gaps))
+
+
+def gap_of(logprobs: Any, targets: Any) -> float:
+    """How near the rows are to the other answer about greediness: for a greedy one the least lead over the second best, for
+    another the largest distance of a target to the best."""
+    behind = logprobs.max(dim=1).values - logprobs.gather(1, targets[:, None])[:, 0]
+    if float(behind.max()) > 0:
+        return float(behind.max())
+    best = logprobs.topk(2, dim=1).values
+    return float((best[:, 0] - best[:, 1]).min())
 
 
 if __name__ == "__main__":
