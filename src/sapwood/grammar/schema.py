@@ -1,17 +1,21 @@
 """What a JSON Schema may look like before anybody compiles it.
 
-Owns the limits of size and depth; does not know what keywords mean. Invariant: a schema that passes is small enough to be
-compiled, and to be walked by recursion.
+Owns the limits of size and depth, and another spelling of what llguidance reads wrongly. Invariant: a schema that passes is small
+enough to be compiled, and to be walked by recursion.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from sapwood.errors import InvalidRequest
 
 MAX_DEPTH = 64
 MAX_NODES = 50_000
+NEXT, LARGEST_BOUND = 1e-9, 1e9
+"""Of bounds: how far apart, relatively, and up to which size; llguidance writes them with fewer digits than floats have."""
+_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
+_VALUES = frozenset(("enum", "const", "default", "examples"))
 
 
 def check_schema(schema: Any) -> Any:
@@ -27,6 +31,47 @@ def check_schema(schema: Any) -> Any:
         if num_nodes > MAX_NODES:
             raise InvalidRequest(f"json_schema has more than {MAX_NODES} parts; make it smaller", param="json_schema")
     raise InvalidRequest(f"json_schema is nested more than {MAX_DEPTH} levels deep; flatten it", param="json_schema")
+
+
+def with_closed_bounds(schema: Any) -> Any:
+    """The schema with whole numbers as bounds of fractions that exclude themselves (`exclusiveMinimum: 6`) as the number that
+    follows, as far as that matters (`minimum: 6.000000006`).
+
+    llguidance 1.9 takes 6 for a number above 6 where the maximum is below 7; it reads closed bounds rightly.
+    """
+    if isinstance(schema, list):
+        return [with_closed_bounds(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _closed_part(key, value) for key, value in schema.items()}
+    if found.get("type") != "integer":
+        _close(found, "exclusiveMinimum", "minimum", 1)
+        _close(found, "exclusiveMaximum", "maximum", -1)
+    return found
+
+
+def _closed_part(key: str, value: Any) -> Any:
+    if key in _VALUES:
+        return value
+    if key in _MAPS and isinstance(value, dict):
+        return {name: with_closed_bounds(part) for name, part in value.items()}
+    return with_closed_bounds(value)
+
+
+def _close(schema: dict[str, Any], exclusive: str, inclusive: str, sign: int) -> None:
+    """Replace one bound, unless there is none (in older drafts it is true or false)."""
+    bound, other = schema.get(exclusive), schema.get(inclusive)
+    if not _is_number(bound) or abs(bound) > LARGEST_BOUND or bound != int(bound):
+        return
+    if inclusive in schema and not _is_number(other):
+        return
+    del schema[exclusive]
+    following = bound + sign * NEXT * max(abs(bound), 1)
+    schema[inclusive] = following if other is None else sign * max(sign * following, sign * other)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _children(node: Any) -> list[Any]:

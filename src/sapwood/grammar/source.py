@@ -16,7 +16,7 @@ from sapwood.core.constraint import Constraint
 from sapwood.errors import InvalidRequest
 from sapwood.grammar.api import GrammarOptions
 from sapwood.grammar.gbnf import gbnf_to_lark
-from sapwood.grammar.schema import check_schema
+from sapwood.grammar.schema import check_schema, with_closed_bounds
 from sapwood.grammar.tags import tag_grammar
 
 MAX_CHOICES = 10_000
@@ -69,7 +69,7 @@ def schema_options(schema: Any, options: GrammarOptions) -> Any:
         layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     if schema is True:
         schema = {}
-    return {**schema, "x-guidance": {**layout, "lenient": False, "coerce_one_of": False}}
+    return {**with_closed_bounds(schema), "x-guidance": {**layout, "lenient": False, "coerce_one_of": False}}
 
 
 def _choices(text: str) -> list[str]:
