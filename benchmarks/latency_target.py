@@ -4,7 +4,9 @@
 The target is twice the stream's median gap when it is alone. Then, in turn, the target is set (`--target-itl-ms`), fixed step
 budgets are, and prefill-first; each case runs for the same time with two prompts open at any moment, in this process (every case
 with a scheduler of its own on one loaded engine) or, with --server, through `sapwood serve`, one server for each case. Shown are
-the stream's gaps as its reader saw them, the one that had not ended included, and the prompt tokens computed per second.
+the stream's gaps as its reader saw them, the one that had not ended included, and the prompt tokens computed per second. Then
+the bound: with the cost model that fits all these runs, how many prompt tokens per second there could be if every gap were
+exactly as long as allowed.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ import argparse
 import asyncio
 import gc
 import sys
+import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
 
 import numpy as np
 from compare import free_port, running_server, sapwood
@@ -34,6 +40,9 @@ from sapwood.observability.logging import configure_logging
 from sapwood.observability.progress import Bars
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.scheduler import Scheduler
+from sapwood.scheduler.step_cost import attended
+from sapwood.scheduler.step_log import open_step_log
+from sapwood.simulate import CostModel, calibrate
 from sapwood.weights import catalog
 from sapwood.worker.build import build_worker
 from sapwood.worker.core import WorkerCore
@@ -47,6 +56,8 @@ ALONE, AUTO, PREFILL_FIRST = "alone", "target", "prefill-first, 512"
 MAX_SHARE = 1.5
 """Of the target: what the 99th percentile may be."""
 VOCAB_SIZE = 32000
+STREAM_POSITION = 500
+"""Where the stream is in the middle of a run, for the bound."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,8 @@ class Case:
     has_prompts: bool = True
 
 
-Runner = Callable[[Case, float], Seen]
+Runner = Callable[[Case, float, Path], Seen]
+"""Runs a case for so many seconds and writes its step log."""
 
 
 def gaps(moments: Sequence[float], end_s: float) -> np.ndarray:
@@ -85,9 +97,10 @@ class InProcess:
         self._engine, self._options, self._overlap = engine, options, overlap
         self._chance = np.random.default_rng(1)
 
-    def __call__(self, case: Case, seconds: float) -> Seen:
+    def __call__(self, case: Case, seconds: float, log_path: Path) -> Seen:
         options = replace(self._options, step_token_budget=case.chunk, target_itl_s=case.target_s, mode=case.mode)
-        worker = WorkerCore(Scheduler(self._engine.limits, options), self._engine, self._overlap)
+        log = open_step_log(str(log_path), self._engine.limits, options)
+        worker = WorkerCore(Scheduler(self._engine.limits, options), self._engine, self._overlap, log=log)
         gc.collect()
         moments = [self._until_first_token(worker)]
         began_s, computed = time.perf_counter(), worker.scheduler.stats().computed_tokens_total
@@ -107,6 +120,7 @@ class InProcess:
         worker.step([Abort([1, *open_prompts])])
         while worker.has_work:
             worker.step([])
+        log.close()
         return Seen(gaps(moments, end_s), (total - computed - len(moments) + 1) / (end_s - began_s))
 
     def _until_first_token(self, worker: WorkerCore) -> float:
@@ -143,10 +157,10 @@ def in_process(model: str) -> Iterator[Runner]:
 def through_server(model: str) -> Runner:
     """A server for each case."""
 
-    def run(case: Case, seconds: float) -> Seen:
+    def run(case: Case, seconds: float, log_path: Path) -> Seen:
         port = free_port()
         words = ["serve", "--model", model, "--port", str(port), "--chunked-prefill-size", str(case.chunk)]
-        words += ["--schedule-mode", case.mode]
+        words += ["--schedule-mode", case.mode, "--step-log", str(log_path)]
         words += [] if case.target_s is None else ["--target-itl-ms", f"{case.target_s * 1e3:.3f}"]
         with running_server(sapwood(*words), port, "/ready") as url:
             return asyncio.run(_measure(url, case, seconds))
@@ -201,16 +215,34 @@ def show(name: str, runs: Sequence[Seen], target_s: float) -> Row:
     return found
 
 
-def measure(run: Runner, budgets: Sequence[int], seconds: float, repeats: int) -> None:
+def bound(cost: CostModel, gap_s: float, run_s: float) -> float:
+    """Prompt tokens per second in a run of `run_s` when each step has as many as it can (at least one) without taking longer than
+    `gap_s`: one prompt after the other, from its cheap beginning on, as in the measured runs."""
+    position, num_tokens, spent_s = 0, 0, 0.0
+
+    def seconds(count: int) -> float:
+        num_attended = STREAM_POSITION + attended(position, count)
+        return cost.seconds(1 + count, num_attended, STREAM_POSITION + position + count)
+
+    while spent_s < run_s:
+        counts = range(1, min(512, PROMPT_TOKENS - position) + 1)
+        count = max(bisect_right(counts, gap_s, key=seconds), 1)
+        spent_s += seconds(count)
+        num_tokens += count
+        position = (position + count) % PROMPT_TOKENS
+    return num_tokens / spent_s
+
+
+def measure(run: Runner, budgets: Sequence[int], seconds: float, repeats: int, folder: Path) -> None:
     """All cases in turn, then the table."""
-    alone = run(Case(512, has_prompts=False), min(seconds, 5.0))
+    alone = run(Case(512, has_prompts=False), min(seconds, 5.0), folder / "alone")
     target_s = 2.0 * float(np.median(alone.gaps_s))
     cases = {AUTO: Case(512, target_s)} | {f"fixed, {budget}": Case(budget) for budget in budgets}
     cases[PREFILL_FIRST] = Case(512, mode="prefill-first")
     seen: dict[str, list[Seen]] = {name: [] for name in cases}
     for repeat in range(repeats):
         for name in list(cases)[:: 1 if repeat % 2 == 0 else -1]:
-            seen[name].append(run(cases[name], seconds))
+            seen[name].append(run(cases[name], seconds, folder / f"{name}-{repeat}"))
     print(f"Target: {target_s * 1e3:.1f} ms, twice the median gap alone. Gaps in ms.\n")
     print("| | gaps | p50 | p90 | p99 | max | p99 / target | prompt tokens/s |\n|---|---|---|---|---|---|---|---|")
     show(ALONE, [alone], target_s)
@@ -220,6 +252,12 @@ def measure(run: Runner, budgets: Sequence[int], seconds: float, repeats: int) -
     print(f"\nThroughput with the target: {own / max(row.rate for row in fixed):.0%} of the best fixed budget's", end="")
     keeping = [row.rate for row in fixed if row.share <= MAX_SHARE]
     print(f", {own / max(keeping):.0%} of the best that keeps p99 within {MAX_SHARE} x the target." if keeping else ".")
+    cost = calibrate(*map(str, folder.iterdir()))
+    print("By the cost model that fits these runs there could be, with every gap exactly", end="")
+    for what, gap_s in (("the target", target_s), (f"{MAX_SHARE} x the target", MAX_SHARE * target_s)):
+        most = bound(cost, gap_s, seconds)
+        print(f" {what}, {most:.0f} prompt tokens/s ({own / most:.0%} of it reached);", end="")
+    print(f" with steps of 512, {bound(cost, inf, seconds):.0f}.")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -232,11 +270,13 @@ def main(words: Sequence[str] | None = None) -> int:
     configure_logging("warning")
     facts = machine()
     print(f"{args.model}, {'server' if args.server else 'in process'}, {facts.cpu}, {facts.num_cores} cores, {facts.date}\n")
-    if args.server:
-        measure(through_server(args.model), [budget for budget in BUDGETS if budget >= PAGE_TOKENS], args.seconds, args.repeats)
-        return 0
-    with in_process(args.model) as run:
-        measure(run, BUDGETS, args.seconds, args.repeats)
+    with tempfile.TemporaryDirectory() as logs:
+        if args.server:
+            budgets = [budget for budget in BUDGETS if budget >= PAGE_TOKENS]
+            measure(through_server(args.model), budgets, args.seconds, args.repeats, Path(logs))
+            return 0
+        with in_process(args.model) as run:
+            measure(run, BUDGETS, args.seconds, args.repeats, Path(logs))
     return 0
 
 

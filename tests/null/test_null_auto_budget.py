@@ -77,6 +77,13 @@ def test_running_streams_keep_the_target(
     assert gaps[int(0.99 * (len(gaps) - 1))] <= target_s + floor_step_s
 
 
+def test_noise_leaves_typical_gaps_at_the_target_and_the_tail_within_one_and_a_half_times_it() -> None:
+    options = SchedulerOptions(target_itl_s=0.01, step_token_budget=2048)
+    gaps = gaps_of_streams(Machine(4e-3, 1e-4, 1e-8, 0.5), options, page_size=16, num_streams=4, overlap=True)
+    assert gaps[len(gaps) // 2] == pytest.approx(0.01, rel=0.1)
+    assert gaps[int(0.99 * len(gaps))] <= 0.015
+
+
 def test_without_a_target_the_same_streams_wait_for_whole_chunks() -> None:
     machine = Machine(4e-3, 1e-4, 1e-8, 0.0)
     common = {"page_size": 16, "num_streams": 4, "overlap": True}

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sapwood.core.plan import RowRun, StepPlan
 from sapwood.scheduler.options import SchedulerOptions
-from sapwood.scheduler.step_cost import StepCost, attended
+from sapwood.scheduler.step_cost import StepCost
 
 UNLIMITED = 2**62
 
@@ -125,12 +125,13 @@ class TimeAllowance:
         count = min(wanted, affordable, self._num_left)
         self._num_left -= count
         self._floor -= count
-        self._seconds_left = 0.0 if count == affordable else self._seconds_left - self._cost.of(count, attended(first, count))
+        self._seconds_left = 0.0 if count == affordable else self._seconds_left - self._cost.of_row(first, count)
         return count
 
 
 class AutoBudget:
-    """Sizes each step from measured step times, so that running streams get a token at least every `target_itl_s`.
+    """Sizes each step from measured step times, so that a typical gap between a stream's tokens is `target_itl_s` at most, and
+    of a hundred gaps no more than one is longer than one and a half times that.
 
     A step without decodes keeps nobody waiting and may have the whole fixed budget. Beside decodes, prompts get what the target
     leaves, never more than twice the largest chunk that was measured lately (a guess is not stretched far beyond what it comes
@@ -154,8 +155,7 @@ class AutoBudget:
         if not decodes:
             return TokenAllowance(self._most)
         self._cost.fit()
-        num_attended = sum(attended(row.first, row.count) for row in decodes)
-        decodes_s = self._cost.of_step(sum(row.count for row in decodes), num_attended)
+        decodes_s = self._cost.of_step(decodes)
         most = min(self._most, max(2 * self._cost.largest_prompt, self._page))
         floor = self._page if decodes_s > self._target_s else 1
         return TimeAllowance(self._cost, self._target_s / self._cost.margin - decodes_s, most, floor)

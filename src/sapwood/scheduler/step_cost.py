@@ -1,6 +1,6 @@
-"""How long a step takes: base + per token + per attended position, learnt from measured steps.
+"""How long a step takes: base + per token + per attended position + per position read, learnt from measured steps.
 
-Owns two windows of measurements (steps with prompts, steps of decodes alone, so that neither washes the other out) and the three
+Owns two windows of measurements (steps with prompts, steps of decodes alone, so that neither washes the other out) and the four
 coefficients; does not plan. Invariant: coefficients are never negative, and equal measurements give equal ones.
 """
 
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from sapwood.core.plan import RowRun
 
 WINDOW = 64
-MARGIN_QUANTILE = 0.95
+TYPICAL_QUANTILE, TAIL_QUANTILE = 0.5, 0.99
+TAIL_SHARE = 1.5
+"""A step of the tail may take so many times what a typical one may."""
 MAX_MARGIN = 2.0
 UNBOUNDED = 2**40
 
@@ -31,20 +33,22 @@ class StepCost:
     def __init__(self) -> None:
         self._mixed = _Window()
         self._decodes = _Window()
-        self._base_s = self._token_s = self._attended_s = 0.0
+        self._coefficients = np.zeros(4)
+        self._base_s = self._token_s = self._attended_s = self._read_s = 0.0
         self._is_stale = False
         self.margin = 1.0
         self.largest_prompt = 0
 
     def learn(self, rows: Sequence[RowRun], duration_s: float) -> None:
         """Keep one measured step."""
-        num_tokens = num_attended = 0
+        num_tokens = num_attended = num_read = 0
         for row in rows:
             num_tokens += row.count
             num_attended += attended(row.first, row.count)
+            num_read += row.first + row.count
         num_decodes = sum(row.count == 1 and row.samples for row in rows)
         window = self._decodes if num_decodes == len(rows) else self._mixed
-        window.add(num_tokens, num_attended, duration_s, num_tokens - num_decodes)
+        window.add(num_tokens, num_attended, num_read, duration_s, num_tokens - num_decodes)
         self._is_stale = True
 
     def fit(self) -> None:
@@ -53,37 +57,40 @@ class StepCost:
             return
         self._is_stale = False
         samples = np.concatenate([self._mixed.samples(), self._decodes.samples()])
-        self._base_s, self._token_s, self._attended_s = fit_step_times(samples)
+        self._coefficients = fit_step_times(samples, self._coefficients)
+        self._base_s, self._token_s, self._attended_s, self._read_s = self._coefficients.tolist()
         judged = self._mixed.samples()
         if len(judged):
-            predicted = self._base_s + judged[:, :2] @ np.array([self._token_s, self._attended_s])
-            ratios = np.sort(judged[:, 2] / np.maximum(predicted, 1e-9))
-            self.margin = min(max(float(ratios[int(MARGIN_QUANTILE * (len(ratios) - 1))]), 1.0), MAX_MARGIN)
-            self.largest_prompt = int(judged[:, 3].max())
+            predicted = predicted_s(judged, self._coefficients)
+            ratios = np.sort(judged[:, 3] / np.maximum(predicted, 1e-9))
+            typical, tail = (float(ratios[round(quantile * (len(ratios) - 1))]) for quantile in (TYPICAL_QUANTILE, TAIL_QUANTILE))
+            self.margin = min(max(typical, tail / TAIL_SHARE, 1.0), MAX_MARGIN)
+            self.largest_prompt = int(judged[:, 4].max())
 
-    def of(self, num_tokens: int, num_attended: int) -> float:
+    def of_row(self, first: int, count: int) -> float:
         """Seconds that these positions add to a step."""
-        return self._token_s * num_tokens + self._attended_s * num_attended
+        return self._token_s * count + self._attended_s * attended(first, count) + self._read_s * (first + count)
 
-    def of_step(self, num_tokens: int, num_attended: int) -> float:
+    def of_step(self, rows: Sequence[RowRun]) -> float:
         """Seconds of a whole step."""
-        return self._base_s + self.of(num_tokens, num_attended)
+        return self._base_s + sum(self.of_row(row.first, row.count) for row in rows)
 
     def affordable(self, seconds: float, first: int) -> int:
         """The largest number of positions from `first` on that add no more than `seconds`."""
+        seconds -= self._read_s * first
         if seconds <= 0.0:
             return 0
-        linear, square = self._token_s + self._attended_s * (first + 0.5), self._attended_s / 2
+        linear, square = self._token_s + self._read_s + self._attended_s * (first + 0.5), self._attended_s / 2
         if square * seconds <= 1e-6 * linear * linear:
             return int(seconds / linear) if linear * UNBOUNDED > seconds else UNBOUNDED
         return int((sqrt(linear * linear + 4 * square * seconds) - linear) / (2 * square))
 
 
 class _Window:
-    """The latest measurements: tokens, attended positions, seconds, prompt tokens. float64 [n, 4]."""
+    """The latest measurements: tokens, attended positions, positions read, seconds, prompt tokens. float64 [n, 5]."""
 
     def __init__(self) -> None:
-        self._ring = np.zeros((WINDOW, 4))
+        self._ring = np.zeros((WINDOW, 5))
         self._num_added = 0
 
     def add(self, *sample: float) -> None:
@@ -94,13 +101,22 @@ class _Window:
         return self._ring[: min(self._num_added, WINDOW)]
 
 
-def fit_step_times(samples: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Coefficients of (1, tokens, attended) for rows of (tokens, attended, seconds, ...); zeros without any."""
+def predicted_s(samples: NDArray[np.float64], coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What coefficients say of samples. Seconds."""
+    found: NDArray[np.float64] = coefficients[0] + samples[:, :3] @ coefficients[1:]
+    return found
+
+
+def fit_step_times(samples: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coefficients of (1, tokens, attended, read) for rows of (tokens, attended, read, seconds, ...); none: the known ones.
+
+    Errors count in parts of what the coefficients `known` so far say, never of what was measured alone: when the host is late for
+    one result, its step seems long and the next one next to nothing, and must not outweigh all others by that.
+    """
     if not len(samples):
-        return 0.0, 0.0, 0.0
-    features = np.column_stack([np.ones(len(samples)), samples[:, 0], samples[:, 1]])
-    base_s, token_s, attended_s = fit_nonnegative(features, samples[:, 2]).tolist()
-    return base_s, token_s, attended_s
+        return known
+    scale_s = np.maximum(predicted_s(samples, known), 0.5 * np.median(samples[:, 3]))
+    return fit_nonnegative(np.column_stack([np.ones(len(samples)), samples[:, :3]]), samples[:, 3], scale_s)
 
 
 def fit_nonnegative(
