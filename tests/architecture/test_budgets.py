@@ -41,7 +41,7 @@ BROAD_HANDLERS: dict[str, str] = {
 PLAIN_BASES = {
     "Engine",
     "Protocol", "Generic", "Enum", "IntEnum", "StrEnum", "Exception", "Struct", "NamedTuple", "TypedDict", "Module",
-    "ArgumentParser", "Parser", "Response", "ImmutableSandboxedEnvironment", "Extension",
+    "ArgumentParser", "Parser", "Response", "ImmutableSandboxedEnvironment", "Extension", "NodeTransformer",
 }  # fmt: skip
 
 

@@ -109,6 +109,8 @@ def read_plan(path: str) -> PlanRecord | None:
         return None
     at = _PLANS_AT + turn * _PLAN_BYTES
     step, num_suspects, num_rows = _PLAN.unpack_from(data, at)
+    if not (0 <= num_suspects <= MAX_ROWS and 0 <= num_rows <= MAX_ROWS):  # its writer had lost its mind
+        return None
     suspects: NDArray[np.int64] = np.frombuffer(data, "<i8", num_suspects, at + 64)
     rows: NDArray[np.int32] = np.frombuffer(data, "<i4", num_rows * 4, at + 64 + MAX_ROWS * 8)
     return PlanRecord(step, list(dict.fromkeys(suspects.tolist())), rows.reshape(-1, 4).tolist())

@@ -10,7 +10,9 @@ The file is a sequence of frames, each a little-endian uint32 length and that ma
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -26,10 +28,12 @@ from sapwood.core.plan import EngineLimits, StepPlan
 from sapwood.errors import ConfigError
 from sapwood.messages.types import StepInputs
 from sapwood.scheduler.options import SchedulerOptions
-from sapwood.scheduler.scheduler import Scheduler
+from sapwood.scheduler.scheduler import Scheduler, StepOutcome
 
 FORMAT = 2
 MAX_BACKLOG_TURNS = 10_000
+MAX_SLOTS, MAX_PAGES, MAX_PAGE_SIZE = 1 << 16, 1 << 24, 1 << 16
+"""What a log's header may claim."""
 _LENGTH = struct.Struct("<I")
 _Queue = SimpleQueue[tuple[StepInputs, StepPlan | None] | None]
 
@@ -175,12 +179,11 @@ class Replay:
 def replay(path: str) -> Replay:
     """Make a log's decisions again with a scheduler of its own; raises ConfigError when the file is not a step log."""
     turns = StepLogReader(path)
-    header = turns.header
-    scheduler = Scheduler(header.limits, header.options)
+    scheduler = turns.scheduler()
     num_turns = num_steps = num_tokens = 0
     for turn in turns:
         num_turns += 1
-        again = logged(turn.inputs, scheduler.step(turn.inputs).plan)
+        again = logged(turn.inputs, _decide(scheduler, turn, path).plan)
         if (again.step, again.digest) != (turn.step, turn.digest):
             return Replay(num_turns, num_steps, num_tokens, turn.step or again.step, turns.is_torn)
         num_steps += bool(turn.step)
@@ -201,18 +204,31 @@ class MeasuredStep:
 def measured_steps(path: str) -> Iterator[MeasuredStep]:
     """The steps of a log that were measured, with their plans made again."""
     frames = StepLogReader(path)
-    scheduler = Scheduler(frames.header.limits, frames.header.options)
+    scheduler = frames.scheduler()
     began: dict[int, tuple[StepPlan, float | None]] = {}
     for turn in frames:
         now_s = turn.inputs.now_s
         for result in turn.inputs.results:
-            plan, turn_began_s = began.pop(result.step)
-            if result.duration_s > 0.0:
+            plan, turn_began_s = began.pop(result.step, (None, None))
+            if plan is not None and result.duration_s > 0.0:
                 turn_s = None if turn_began_s is None else max(now_s - result.duration_s - turn_began_s, 0.0)
                 yield MeasuredStep(plan, result.duration_s, turn_s)
-        plan_now = scheduler.step(turn.inputs).plan
+        plan_now = _decide(scheduler, turn, path).plan
         if plan_now is not None:
             began[plan_now.step] = plan_now, None if began else now_s
+
+
+def _decide(scheduler: Scheduler, turn: LoggedTurn, path: str) -> StepOutcome:
+    """A decision made again; inputs that no scheduler was ever given are the file's fault."""
+    try:
+        return scheduler.step(turn.inputs)
+    except Exception as error:
+        where = f"after step {scheduler.stats().steps_total}"
+        raise _damaged(path, f"{where} it has inputs that cannot be ({type(error).__name__}: {error})") from None
+
+
+def _damaged(path: str, what: str) -> ConfigError:
+    return ConfigError(f"the step log {path} is damaged: {what}; replay another, or what comes before")
 
 
 def read_turns(path: str) -> Iterator[LoggedTurn]:
@@ -237,12 +253,36 @@ class StepLogReader:
             raise ConfigError(f"{path} is not a step log of this version; name a file that --step-log wrote") from None
         if self.header.format != FORMAT:
             raise ConfigError(f"{path} has format {self.header.format}, this version reads {FORMAT}")
+        self._path = path
+        self._check_limits()
+
+    def scheduler(self) -> Scheduler:
+        """A scheduler like the one whose decisions these are."""
+        try:
+            return Scheduler(self.header.limits, self.header.options)
+        except Exception as error:
+            raise _damaged(self._path, f"no scheduler has its options ({type(error).__name__}: {error})") from None
+
+    def _check_limits(self) -> None:
+        """What a header claims is allocated when a scheduler is made of it."""
+        limits = self.header.limits
+        pages = (limits.num_host_pages, limits.num_window_pages)
+        is_sane = 0 < limits.num_slots <= MAX_SLOTS and 0 < limits.num_pages <= MAX_PAGES and limits.max_len > 0
+        is_sane = is_sane and 0 < limits.page_size <= MAX_PAGE_SIZE and limits.window >= 0
+        if not is_sane or any(not 0 <= count <= MAX_PAGES for count in pages):
+            raise _damaged(self._path, f"no engine has its limits ({limits})")
 
     def __iter__(self) -> Iterator[LoggedTurn]:
         decode: Callable[[bytes], LoggedTurn] = msgspec.msgpack.Decoder(LoggedTurn).decode
         with self._file:
-            while (frame := self._next()) is not None:
-                yield decode(frame)
+            for number in itertools.count(1):
+                if (frame := self._next()) is None:
+                    return
+                try:
+                    turn = decode(frame)
+                except msgspec.MsgspecError as error:
+                    raise _damaged(self._path, f"record {number} is none ({error})") from None
+                yield turn
 
     def _next(self) -> bytes | None:
         prefix = self._file.read(_LENGTH.size)
@@ -250,6 +290,7 @@ class StepLogReader:
             self.is_torn = bool(prefix)
             return None
         (length,) = _LENGTH.unpack(prefix)
-        frame = self._file.read(length)
+        rest = os.fstat(self._file.fileno()).st_size - self._file.tell()
+        frame = self._file.read(min(length, max(rest, 0)))
         self.is_torn = len(frame) < length
         return None if self.is_torn else frame

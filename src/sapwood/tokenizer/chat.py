@@ -14,6 +14,7 @@ from typing import Any
 from sapwood.errors import InvalidRequest
 from sapwood.tokenizer.chat_sandbox import TemplateRunner, iterates_over_content
 from sapwood.tokenizer.lookalikes import ControlScanner, Pieces, escaped, mark_strings, plain_data, unused_marks
+from sapwood.tokenizer.text import valid_text
 from sapwood.tokenizer.tokenizer import Tokenizer
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
@@ -66,7 +67,7 @@ class ChatTemplate:
         return self._scanner.split(_cut_at_tag(rendered, tag), mark)
 
     def _run(self, variables: Mapping[str, Any]) -> str:
-        return self._runner.render({**variables, **self._special_texts})
+        return valid_text(self._runner.render({**variables, **self._special_texts}))
 
     def _variables(self, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> dict[str, Any]:
         """Everything of the client's that the template sees, as fresh plain data."""

@@ -1,7 +1,8 @@
 """Running a chat template: Jinja in an immutable sandbox, within bounds of time and size.
 
 Knows templates; does not know messages or tokens. Invariant: whatever a template does, `render` ends soon after `MAX_RENDER_S`
-(checked at every call, look-up and piece of output), gives at most `MAX_RENDERED_CHARS`, and raises only InvalidRequest.
+(checked at every call, look-up and piece of output), it builds nothing that `chat_bounds` finds too large, and it raises only
+InvalidRequest.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
@@ -21,10 +23,19 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sapwood.errors import ConfigError, InvalidRequest
+from sapwood.tokenizer.chat_bounds import (
+    BoundLiterals,
+    bounded,
+    check,
+    check_call,
+    check_operator,
+    guarded,
+    join_bounded,
+    size_of,
+)
 
 MAX_RENDER_S = 5.0
-MAX_RENDERED_CHARS = 1 << 24
-_MAX_INTEGER_BITS = 1 << 12
+MAX_SOURCE_CHARS = 1 << 20
 
 
 class TemplateRunner:
@@ -34,11 +45,15 @@ class TemplateRunner:
         """Compiles `source`; raises ConfigError when it is not a Jinja template."""
         self._environment = _BoundedEnvironment()
         self._lock = threading.Lock()
+        if len(source) > MAX_SOURCE_CHARS:
+            raise ConfigError(f"the chat template has more than {MAX_SOURCE_CHARS} characters; give another with --chat-template")
         try:
             self.tree = self._environment.parse(source)
-            self._template = self._environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise ConfigError(f"the chat template is not valid Jinja: {error}; give another with --chat-template") from None
+            self._template = self._environment.from_string(BoundLiterals().visit(self._environment.parse(source)))
+        except Exception as error:  # beside Jinja's own errors: what Python's compiler says of too deep or too large ones
+            kind = "" if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: "
+            message = f"the chat template is not valid Jinja: {kind}{error}; give another with --chat-template"
+            raise ConfigError(message) from None
 
     @property
     def free_names(self) -> frozenset[str]:
@@ -65,21 +80,23 @@ class TemplateRunner:
         for part in self._template.generate(variables):
             self._environment.check_deadline()
             num_chars += len(part)
-            if num_chars > MAX_RENDERED_CHARS:
-                raise _too_large()
+            check(num_chars)
             parts.append(part)
         return "".join(parts)
 
 
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox is extended by subclassing it: here with a deadline and with bounds on what operators may build."""
+    """Jinja's sandbox is extended by subclassing it: here with a deadline and with bounds on what anything may build."""
 
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    concat = staticmethod(join_bounded)
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols], finalize=bounded)
         self.deadline_s = float("inf")
-        self.filters["tojson"] = _to_json
+        own = {"tojson": _to_json, "bounded": bounded, "joined": join_bounded}
+        self.filters = {name: guarded(name, function) for name, function in {**self.filters, **own}.items()}
+        del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
@@ -94,6 +111,11 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902
         """Every call that a template makes goes through here."""
         __self.check_deadline()
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format`
+        if isinstance(method, BuiltinMethodType):
+            check_call(method.__name__, (method.__self__, *args), kwargs)
+        elif __obj is dict:
+            check(sum(map(size_of, (*args, *kwargs.values()))))
         return super().call(__context, __obj, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -109,11 +131,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """The operators that can build something huge."""
         self.check_deadline()
-        if (
-            _chars_of_result(operator, left, right) > MAX_RENDERED_CHARS
-            or _bits_of_result(operator, left, right) > _MAX_INTEGER_BITS
-        ):
-            raise _too_large()
+        check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
 
@@ -125,28 +143,6 @@ class _GenerationBlock(Extension):
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _chars_of_result(operator: str, left: Any, right: Any) -> int:
-    """How long a text or list the operator would build."""
-    lengths = [len(value) if isinstance(value, (str, list, tuple)) else 0 for value in (left, right)]
-    if operator == "+":
-        return sum(lengths)
-    counts = [value if isinstance(value, int) else 0 for value in (right, left)]
-    return max(length * count for length, count in zip(lengths, counts, strict=True)) if operator == "*" else 0
-
-
-def _bits_of_result(operator: str, left: Any, right: Any) -> int:
-    """About how many bits an integer the operator would build."""
-    if not isinstance(left, int) or not isinstance(right, int):
-        return 0
-    return left.bit_length() * max(0, right) if operator == "**" else left.bit_length() + right.bit_length()
-
-
-def _too_large() -> InvalidRequest:
-    return InvalidRequest(
-        f"the chat template built more than {MAX_RENDERED_CHARS} characters; send fewer or shorter messages", param="messages"
-    )
 
 
 def _to_json(

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from vocabularies import vocabulary
 
 from sapwood.errors import ConfigError, InvalidRequest
-from sapwood.tokenizer import chat_sandbox
+from sapwood.tokenizer import chat_bounds, chat_sandbox
 from sapwood.tokenizer.byte_vocabulary import byte_tokenizer
 from sapwood.tokenizer.chat import ChatOptions, ChatRenderer, render_chat
 from sapwood.tokenizer.lookalikes import ControlScanner, mark_strings, unused_marks
@@ -237,7 +237,7 @@ def _try(source: str) -> str:
 )
 def test_templates_are_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_sandbox, "MAX_RENDER_S", 0.2)
-    monkeypatch.setattr(chat_sandbox, "MAX_RENDERED_CHARS", 100_000)
+    monkeypatch.setattr(chat_bounds, "MAX_RENDERED_CHARS", 100_000)
     with pytest.raises(InvalidRequest, match="longer than|more than"):
         render_chat(TOKENIZER, user("x"), template=source)
 
