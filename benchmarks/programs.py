@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -92,15 +92,20 @@ class Workload:
 
     program: sgl.Program
     count: int
+    items: str
     sizes: str
+
+    def part(self, share: float) -> Workload:
+        """The same with a share of the items, one at least."""
+        return replace(self, count=max(1, round(self.count * share)))
 
 
 WORKLOADS = {
-    "few-shot": Workload(few_shot, 32, "32 items; 16 shots of 44 words shared, 24 own; 4 tokens out"),
-    "tree of thought": Workload(tree, 2, "2 tasks of 500 words; 2 levels of 6 branches; 16 tokens out each"),
-    "judge with fork": Workload(judge, 4, "4 essays of 800 words; 8 branches each; 16 tokens out each"),
-    "multi-turn": Workload(talk, 4, "4 conversations; 300 words of system, 8 turns of 60; 12 tokens out each"),
-    "JSON": Workload(record, 16, "16 items; 10 shots of 32 words shared, 60 own; 5 fields of 5 tokens"),
+    "few-shot": Workload(few_shot, 32, "items", "16 shots of 44 words shared, 24 own; 4 tokens out"),
+    "tree of thought": Workload(tree, 2, "tasks", "500 words each; 2 levels of 6 branches; 16 tokens out each"),
+    "judge with fork": Workload(judge, 4, "essays", "800 words each; 8 branches each; 16 tokens out each"),
+    "multi-turn": Workload(talk, 4, "conversations", "300 words of system, 8 turns of 60; 12 tokens out each"),
+    "JSON": Workload(record, 16, "items", "10 shots of 32 words shared, 60 own; 5 fields of 5 tokens"),
 }
 
 
@@ -201,22 +206,22 @@ def llama_server(folder: Path, file: Path, threads: int, flags: str) -> Iterator
         yield sgl.OpenAI("any", is_chat_model=False, base_url=f"{url}/v1", api_key="none", max_retries=0)
 
 
-def measure(args: argparse.Namespace, file: Path, names: Sequence[str]) -> dict[str, dict[str, Run]]:
+def measure(args: argparse.Namespace, file: Path, workloads: dict[str, Workload]) -> dict[str, dict[str, Run]]:
     """Every workload on every side."""
-    found: dict[str, dict[str, Run]] = {name: {} for name in names}
+    found: dict[str, dict[str, Run]] = {name: {} for name in workloads}
     with our_server(file, args.threads) as backend:
-        for name in names:
+        for name, workload in workloads.items():
             for _ in range(args.repeats):
                 backend.flush_cache()
-                run = run_once(WORKLOADS[name], backend, lambda words: backend.ids_of_text(words) if words else [])
+                run = run_once(workload, backend, lambda words: backend.ids_of_text(words) if words else [])
                 found[name]["shared"] = min(run, found[name].get("shared", run), key=lambda r: r.seconds)
     with our_server(file, args.threads, "--disable-radix-cache") as backend:
-        for name in names:
-            found[name]["off"] = run_once(WORKLOADS[name], backend, None)
+        for name, workload in workloads.items():
+            found[name]["off"] = run_once(workload, backend, None)
     if args.llama_bin is not None:
         with llama_server(args.llama_bin, file, args.threads, args.llama_flags) as other:
-            for name in names:
-                found[name]["llama"] = run_once(WORKLOADS[name], other, None)
+            for name, workload in workloads.items():
+                found[name]["llama"] = run_once(workload, other, None)
     return found
 
 
@@ -226,11 +231,12 @@ HEADER = (
 )
 
 
-def row(name: str, runs: dict[str, Run]) -> str:
+def row(name: str, workload: Workload, runs: dict[str, Run]) -> str:
     """A row of the table, in Markdown."""
     shared, off, llama = runs["shared"], runs["off"], runs.get("llama")
     theirs = ("-", "-") if llama is None else (f"{llama.seconds:.2f}", f"{llama.seconds / shared.seconds:.1f} x")
-    cells = (name, WORKLOADS[name].sizes, f"{shared.seconds:.2f}", f"{off.seconds:.2f}", f"{off.seconds / shared.seconds:.1f} x")
+    sizes = f"{workload.count} {workload.items}; {workload.sizes}"
+    cells = (name, sizes, f"{shared.seconds:.2f}", f"{off.seconds:.2f}", f"{off.seconds / shared.seconds:.1f} x")
     return "| " + " | ".join((*cells, *theirs, f"{shared.hit_rate:.1%}", f"{shared.best_rate:.1%}")) + " |"
 
 
@@ -242,6 +248,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2-135m-instruct", help="of the catalog, or a GGUF file [%(default)s]")
     parser.add_argument("--threads", type=int, default=num_usable_cores(), help="of every server [%(default)s]")
     parser.add_argument("--only", choices=WORKLOADS, help="one program")
+    parser.add_argument("--share", type=float, default=1.0, help="of the items, for large models [%(default)s]")
     parser.add_argument("--repeats", type=int, default=2, help="on the server with the cache; the best counts [%(default)s]")
     parser.add_argument("--out", type=Path, default=REPO / "docs" / "lab", metavar="FOLDER", help="of the page")
     return parser.parse_args(words)
@@ -253,8 +260,8 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> Path:
         file = Path(catalog.resolve(args.model, bars))
     if file.is_dir():
         raise ConfigError(f"{args.model} is a folder; llama.cpp needs a GGUF file")
-    names = [args.only] if args.only else list(WORKLOADS)
-    rows = [row(name, runs) for name, runs in measure(args, file, names).items()]
+    workloads = {name: workload.part(args.share) for name, workload in WORKLOADS.items() if args.only in (None, name)}
+    rows = [row(name, workloads[name], runs) for name, runs in measure(args, file, workloads).items()]
     facts = machine()
     hidden = {str(args.llama_bin): "DIR", str(file): file.name}
     lines = [

@@ -1,6 +1,5 @@
 """Laws of all parsers: chunks do not matter, what is no call is text, and a call comes through whole."""
 
-# ruff: noqa: E501  (texts of models are kept as they are)
 from __future__ import annotations
 
 import json
@@ -9,7 +8,7 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_texts import CITY, FORMS, TOOLS, by_characters, form_of, plain, streamed, texts, written
+from parsing_texts import CITY, FORMS, SEVERAL, TOOLS, by_characters, form_of, plain, streamed, texts, written
 
 from sapwood.parsing.formats import THINK_TAGS, OutputFormat
 from sapwood.parsing.pieces import Call, CallArguments, parse
@@ -85,25 +84,6 @@ def test_any_arguments_come_through(form: str, arguments: dict[str, object], cut
         return
     assert answer.content == ""
     assert [json.loads(call.arguments) for call in answer.calls] == [arguments]
-
-
-SEVERAL = {
-    "hermes": 'Let me see.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n<tool_call>\n{"arguments": {"city": "Oslo"}, '
-    '"name": "get_weather"}\n</tool_call>',
-    "mistral": 'Let me see.[TOOL_CALLS] [{"name": "now", "arguments": {}}, {"name": "get_weather", "arguments": {"city": "Oslo"}}]',
-    "deepseek": "Let me see.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>get_weather"
-    '<｜tool▁sep｜>{"city": "Oslo"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
-    "kimi": "Let me see.<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    '<|tool_call_begin|>functions.get_weather:1<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
-    "glm": "Let me see.\n<tool_call>now\n</tool_call>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
-    "</tool_call>",
-    "qwen3-coder": "Let me see.\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=get_weather>\n"
-    "<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>",
-    "gpt-oss": "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary to=functions.now<|message|>{}"
-    '<|call|><|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}<|call|>',
-    "llama3": 'Let me see.<|python_tag|>{"name": "now", "parameters": {}}; {"name": "get_weather", "parameters": {"city": "Oslo"}}',
-    "pythonic": "Let me see.<|python_start|>[now(), get_weather(city='Oslo')]<|python_end|>",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)
