@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serverkit import FakeBackend, House, ask, make_house
+from serverkit import FakeBackend, House, ask, client_of, make_house
 from test_tool_calls import THINKING, THOUGHTS
 
 SAID = "One, two, three."
@@ -140,3 +141,39 @@ def test_reasoning_is_part_of_the_completion(route: Route) -> None:
     for stream in (False, True):
         house = make_house(FakeBackend(text + "\0"), template=THINKING, context_len=1024)
         assert tell(route, "end", stream, house).completion == len(text.encode()) + 1
+
+
+def aborted(route: Route, stream: bool, num_tokens: int) -> list[dict[str, Any]]:
+    """The events of a call that an operator ends after so many tokens."""
+
+    async def run() -> httpx.Response:
+        house = make_house(FakeBackend(SAID + "\0"))
+        house.backend.is_paused = True
+        async with client_of(house) as client:
+            body = {**route.body, **route.fields(100, []), "stream": stream}
+            call = asyncio.ensure_future(client.post(route.path, json=body))
+            while not house.backend.runs:
+                await asyncio.sleep(0)
+            for _ in range(num_tokens):
+                house.backend.step()
+                await asyncio.sleep(0.01)
+            assert (await client.post("/abort_request", json={"abort_all": True})).json()["num_aborted"] == 1
+            assert house.frontend.num_open == 0 and house.backend.runs == {}
+            return await call
+
+    return events_of(asyncio.run(run()))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_aborted_generation_counts_what_was_emitted(stream: bool) -> None:
+    [route] = [route for route in ROUTES if route.path == "/generate"]
+    assert native_told(aborted(route, stream, 7)) == Told(len(PROMPT), 7, CACHED, ("abort",))
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_an_aborted_stream_tells_its_usage_before_the_error(path: str) -> None:
+    [route] = [route for route in ROUTES if route.path == path]
+    *_, last, error = aborted(route, True, 7)
+    assert error["error"]["code"] == "aborted"
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 7
+    assert last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"] + 7
