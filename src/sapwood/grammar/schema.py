@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 from sapwood.errors import InvalidRequest
+from sapwood.grammar.runs import check_node
 
 MAX_DEPTH = 64
 MAX_NODES = 50_000
@@ -25,6 +26,8 @@ def check_schema(schema: Any) -> Any:
     num_nodes, level = 0, [schema]
     for _ in range(MAX_DEPTH):
         num_nodes += len(level)
+        for node in level:
+            check_node(node)
         level = [child for node in level for child in _children(node)]
         if not level:
             return schema

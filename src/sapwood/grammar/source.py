@@ -16,6 +16,7 @@ from sapwood.core.constraint import Constraint
 from sapwood.errors import InvalidRequest
 from sapwood.grammar.api import GrammarOptions
 from sapwood.grammar.gbnf import gbnf_to_lark
+from sapwood.grammar.runs import check_grammar, check_length, check_regex
 from sapwood.grammar.schema import check_schema, with_closed_bounds
 from sapwood.grammar.tags import tag_grammar
 
@@ -32,6 +33,7 @@ def to_source(constraint: Constraint, options: GrammarOptions) -> str:
         case "json_object":
             return schema_source({"type": "object"}, options)
         case "regex":
+            check_regex(constraint.text, "regex")
             return LLMatcher.grammar_from_regex(constraint.text)
         case "ebnf":
             return LLMatcher.grammar_from_lark(_to_lark(constraint.text))
@@ -42,6 +44,8 @@ def to_source(constraint: Constraint, options: GrammarOptions) -> str:
             grammars = tag_grammar(
                 value, lambda schema: schema_options(check_schema(schema), options), _to_lark, options.control_ids
             )
+            for grammar in grammars["grammars"]:
+                check_grammar(grammar.get("lark_grammar", ""), "structural_tag")
             return json.dumps(grammars)
 
 
@@ -78,9 +82,11 @@ def _choices(text: str) -> list[str]:
         raise InvalidRequest("choice must be a list of texts, none of them empty", param="choice")
     if len(choices) > MAX_CHOICES:
         raise InvalidRequest(f"choice has {len(choices)} entries, {MAX_CHOICES} are the limit", param="choice")
+    check_length(max(map(len, choices)), "choice")
     return choices
 
 
 def _to_lark(text: str) -> str:
     """GBNF (llama.cpp's, xgrammar's) as Lark; Lark as it is."""
-    return gbnf_to_lark(text) if "::=" in text else text
+    check_grammar(lark := gbnf_to_lark(text) if "::=" in text else text, "ebnf")
+    return lark

@@ -54,7 +54,7 @@ async def read_inputs(context: ServerContext, value: Any, name: str, *, truncate
     """A text, texts, ids or lists of ids as prompts, and whether there were several; with `truncate` they are cut to fit."""
     check_task(True, context.frontend.limits.task)
     is_list = isinstance(value, list) and not (value and all(isinstance(item, int) for item in value))
-    _check_count(len(value) if is_list else 1, name)
+    check_count(len(value) if is_list else 1, name)
     texts = as_list(value)
     if not texts:
         raise InvalidRequest(f"{name} must not be empty; send at least one text", param=name)
@@ -73,7 +73,7 @@ async def read_inputs(context: ServerContext, value: Any, name: str, *, truncate
 async def read_pairs(context: ServerContext, first: str, seconds: Sequence[str], names: tuple[str, str]) -> list[Asked]:
     """Prompts of two texts each, the first one the same for all."""
     check_task(True, context.frontend.limits.task)
-    _check_count(len(seconds), names[1])
+    check_count(len(seconds), names[1])
     context.check_texts([len(first)], None, names[0])
     context.check_texts(map(len, seconds), None, names[1])
     frame, head = context.model.frame, await _ids(context, first, names[0], parse_special=False)
@@ -129,6 +129,7 @@ async def _finish(context: ServerContext, request: Request, prompts: tuple[Promp
     return stream.records
 
 
-def _check_count(count: int, name: str) -> None:
+def check_count(count: int, name: str) -> None:
+    """Raise InvalidRequest unless a call with so many texts is taken."""
     if not 1 <= count <= MAX_INPUTS:
         raise InvalidRequest(f"{name} takes from 1 to {MAX_INPUTS} entries, got {count}; split the call", param=name)

@@ -22,7 +22,7 @@ from sapwood.server.native.schema import Ids, Int64
 from sapwood.server.record import RequestRecord
 from sapwood.server.scoring import class_probabilities, judge_messages, label_scores, relevance_logit, sigmoid, unit
 from sapwood.server.sse import json_response
-from sapwood.server.vectors import CallFacts, ask_logprobs, ask_vectors, read_inputs, read_pairs, vector_of
+from sapwood.server.vectors import CallFacts, ask_logprobs, ask_vectors, check_count, read_inputs, read_pairs, vector_of
 from sapwood.tokenizer.chat import ChatOptions
 
 
@@ -159,8 +159,7 @@ async def _rank(
 ) -> list[Relevance]:
     """How relevant each document is to the query, by the kind of model that is served."""
     query, documents, instruction = asked
-    if not documents:
-        raise InvalidRequest(f"{name} must not be empty; send at least one", param=name)
+    check_count(len(documents), name)
     match context.frontend.limits.task:
         case Task.GENERATE:
             return await _judge(context, request, [judge_messages(query, text, instruction) for text in documents])
