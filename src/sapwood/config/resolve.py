@@ -264,6 +264,11 @@ def _refuse_contradictions(raw: RawOptions) -> None:
         raise ConfigError("--disable-radix-cache contradicts --prefix-cache hash; leave one of them out")
     if raw.get("target_itl_ms") is not None and raw.get("schedule_mode") != "mixed":
         raise ConfigError("--target-itl-ms cuts mixed steps; --schedule-mode prefill-first has none; leave one of them out")
+    for one_pool in ("disable_hybrid_swa_memory", "enable_hierarchical_cache"):
+        if raw.get("swa_full_tokens_ratio") is not None and raw.get(one_pool):
+            flag = "--" + one_pool.replace("_", "-")
+            message = "sizes a pool of their own for layers with a window, and there is none with"
+            raise ConfigError(f"--swa-full-tokens-ratio {message} {flag}; leave one of them out")
     chunk, page = raw.get("chunked_prefill_size"), raw.get("page_size")
     if chunk is not None and chunk != -1 and chunk < page:
         raise ConfigError(f"--chunked-prefill-size {chunk} is less than --page-size {page}; make it at least one page")

@@ -206,15 +206,16 @@ class Prefiller:
         """Whether one of the `leaders`, whose prompts are just being computed, will have what this request could share beyond
         the `num_matched` tokens that it can have already, so that waiting beats computing them twice.
 
-        Samples of one group wait for any gain; others only when at least `follow_tokens` are to be shared.
+        Samples of one group wait for any gain; others only when at least `follow_tokens` are to be shared. Of what the leader has
+        confirmed already nothing more will come: where it does not match now, its window is gone.
         """
         if not self._custody.index.is_sharing:
             return False
-        limit = request.match_limit
+        limit, page_size = request.match_limit, self._custody.pool.page_size
         for leader in leaders:
             if leader.namespace == request.namespace:
                 gain = self._follow_tokens if leader.group != request.group else 1
-                end = num_matched + gain
+                end = max(num_matched, leader.num_confirmed // page_size * page_size) + gain
                 if end <= min(limit, leader.num_prompt) and leader.begins_like(request, end):
                     return True
         return False

@@ -67,6 +67,8 @@ def test_what_only_the_device_can_tell_is_left_open() -> None:
         {"device": "cpu", "dtype": "float16"},
         {"chunked_prefill_size": 8, "page_size": 16},
         {"model_path": "null", "tp_size": 2},
+        {"swa_full_tokens_ratio": 0.5, "disable_hybrid_swa_memory": True},
+        {"swa_full_tokens_ratio": 0.5, "enable_hierarchical_cache": True, "hicache_storage_backend": "file"},
     ],
 )
 def test_contradictions_are_refused(options: dict[str, Any]) -> None:
