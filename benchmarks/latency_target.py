@@ -32,8 +32,9 @@ from sapwood.bench.http import endpoint
 from sapwood.bench.machine import machine
 from sapwood.bench.prompts import draw_ids
 from sapwood.bench.serve import Load
+from sapwood.core.request import ID_BYTES
 from sapwood.core.sampling import SamplingParams
-from sapwood.errors import ConfigError, SapwoodError
+from sapwood.errors import ConfigError, EngineFailed, SapwoodError
 from sapwood.llm import configure
 from sapwood.messages.types import Abort, Submit, ToWorker
 from sapwood.observability.logging import configure_logging
@@ -41,7 +42,7 @@ from sapwood.observability.progress import Bars
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.scheduler import Scheduler
 from sapwood.scheduler.step_cost import attended
-from sapwood.scheduler.step_log import open_step_log
+from sapwood.scheduler.step_log import open_step_log, read_turns
 from sapwood.simulate import CostModel, calibrate
 from sapwood.weights import catalog
 from sapwood.worker.build import build_worker
@@ -89,6 +90,21 @@ def gaps(moments: Sequence[float], end_s: float) -> np.ndarray:
     return np.append(found, rest_s) if not len(found) or rest_s > np.median(found) * 3 else found
 
 
+def prompt_rate(log_path: Path, run_s: float) -> float:
+    """Prompt tokens per second in steps that ended within `run_s` of the first long prompt's arrival, by the step log."""
+    sizes, num_tokens, ends_s = dict[int, int](), 0, None
+    for turn in read_turns(str(log_path)):
+        inputs = turn.inputs
+        if ends_s is None and any(
+            isinstance(m, Submit) and len(m.token_ids) == PROMPT_TOKENS * ID_BYTES for m in inputs.messages
+        ):
+            ends_s = inputs.now_s + run_s
+        sizes[turn.step] = turn.num_tokens - 1  # one is the stream's
+        ended = [sizes[result.step] for result in inputs.results]
+        num_tokens += sum(ended) if ends_s is not None and inputs.now_s <= ends_s else 0
+    return num_tokens / run_s
+
+
 # ----------------------------------------------------------------------------------------------------- in process
 class InProcess:
     """Cases on one loaded engine."""
@@ -103,7 +119,7 @@ class InProcess:
         worker = WorkerCore(Scheduler(self._engine.limits, options), self._engine, self._overlap, log=log)
         gc.collect()
         moments = [self._until_first_token(worker)]
-        began_s, computed = time.perf_counter(), worker.scheduler.stats().computed_tokens_total
+        began_s = time.perf_counter()
         number, open_prompts = 1, set[int]()
         while time.perf_counter() - began_s < seconds:
             messages = list[ToWorker]()
@@ -116,12 +132,12 @@ class InProcess:
                     moments.append(time.perf_counter())
                 elif event.finish is not None:
                     open_prompts.discard(event.number)
-        end_s, total = time.perf_counter(), worker.scheduler.stats().computed_tokens_total
+        end_s = time.perf_counter()
         worker.step([Abort([1, *open_prompts])])
         while worker.has_work:
             worker.step([])
         log.close()
-        return Seen(gaps(moments, end_s), (total - computed - len(moments) + 1) / (end_s - began_s))
+        return Seen(gaps(moments, end_s), prompt_rate(log_path, seconds))
 
     def _until_first_token(self, worker: WorkerCore) -> float:
         events = worker.step([self._submit(1, STREAM_TOKENS, LONGEST)]).events
@@ -163,37 +179,34 @@ def through_server(model: str) -> Runner:
         words += ["--schedule-mode", case.mode, "--step-log", str(log_path)]
         words += [] if case.target_s is None else ["--target-itl-ms", f"{case.target_s * 1e3:.3f}"]
         with running_server(sapwood(*words), port, "/ready") as url:
-            return asyncio.run(_measure(url, case, seconds))
+            seen_gaps = asyncio.run(_measure(url, case, seconds))
+        return Seen(seen_gaps, prompt_rate(log_path, seconds))
 
     return run
 
 
-async def _measure(url: str, case: Case, seconds: float) -> Seen:
+async def _measure(url: str, case: Case, seconds: float) -> np.ndarray:
     load, chance = Load(endpoint(url), None, None), np.random.default_rng(1)
     stream = asyncio.create_task(load.ask(draw_ids(chance, STREAM_TOKENS, VOCAB_SIZE).tolist(), LONGEST))
-    while not load.open:
-        await asyncio.sleep(0.01)
-    reader = load.open[0]
-    while not reader.moments:
+    while not (load.open and load.open[0].moments):
         await asyncio.sleep(0.005)
-    began_s, num_prompts, ends = time.perf_counter(), NUM_OPEN if case.has_prompts else 0, list[float]()
+        if stream.done():
+            raise EngineFailed(f"the stream was refused; take a model with room for {STREAM_TOKENS + LONGEST} tokens")
+    reader = load.open[0]
 
     async def prompts() -> None:
         while True:
             await load.ask(draw_ids(chance, PROMPT_TOKENS, VOCAB_SIZE).tolist(), 1)
-            ends.append(time.perf_counter())
 
-    flow = [asyncio.create_task(prompts()) for _ in range(num_prompts)]
+    flow = [asyncio.create_task(prompts()) for _ in range(NUM_OPEN if case.has_prompts else 0)]
     await asyncio.sleep(seconds)
     end_s = time.perf_counter()
     for task in (stream, *flow):
         task.cancel()
     await asyncio.gather(stream, *flow, return_exceptions=True)
-    moments = [moment for moment in reader.moments if moment <= end_s]
-    if reader.error or not ends and case.has_prompts:
-        print(f"no prompt ended in {seconds:g} s {reader.error}; give more --seconds", file=sys.stderr)
-    spent_s = (ends[-1] if ends else end_s) - began_s
-    return Seen(gaps(moments, end_s), len(ends) * PROMPT_TOKENS / spent_s)
+    if reader.error:
+        raise EngineFailed(f"the stream broke off: {reader.error}")
+    return gaps([moment for moment in reader.moments if moment <= end_s], end_s)
 
 
 # ---------------------------------------------------------------------------------------------------------- report
