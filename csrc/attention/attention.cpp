@@ -13,7 +13,7 @@ struct Attention::Scratch {  // one lane's; `vectors` = rows of a strip x heads 
   Array<float> queries, scores, page, part_max, part_sum, part_out, max, sum, out;
   Array<int> low, high;
   Scratch(const KvShape& kv, size_t vectors)
-      : queries(vectors * size_t(kv.head_dim)), scores(vectors * kChunkTokens), page(size_t(kv.padded_dim()) * kPageTokens),
+      : queries(vectors * size_t(kv.head_dim)), scores(vectors * kChunkTokens), page(size_t(attend_scratch(kv.head_dim))),
         part_max(vectors), part_sum(vectors), part_out(vectors * size_t(kv.padded_dim())),
         max(vectors), sum(vectors), out(vectors * size_t(kv.padded_dim())), low(vectors), high(vectors) {}
 };

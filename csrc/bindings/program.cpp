@@ -58,8 +58,8 @@ Gate gate_named(const std::string& name) {
 
 // A view of a buffer's rows of the last step; valid until the next step of the program runs.
 nb::ndarray<nb::numpy, const float, nb::ndim<2>> rows_of(Program& p, int index, nb::handle owner) {
-  const FloatBuffer& b = p.buffer(index);
-  return {b.data.data(), {size_t(p.last_count(b.domain)), size_t(b.width)}, owner};
+  const FloatBuffer& b = p.kept_buffer(index);
+  return {b.data.data(), {size_t(p.last_count(b.domain)), size_t(b.width)}, owner, {b.stride, 1}};
 }
 
 template <class T>
@@ -136,6 +136,7 @@ void bind_program(nb::module_& m) {
       .def("gate", [](Program& p, int x, const std::string& kind, int out) { p.gate(x, gate_named(kind), out); }, nb::arg("x"), nb::arg("kind"), nb::arg("out"))
       .def("soft_cap", &Program::soft_cap, nb::arg("x"), nb::arg("cap"))
       .def("sample", &Program::sample, nb::arg("logits"))
+      .def("cut_rows", &Program::cut_rows, nb::arg("piece_rows"), "How many rows a lane takes through a stage at a time; 0: lanes always share operations.")
       .def("finish", &Program::finish)
       .def("run", [](Program& p, const Step& step) {
              nb::gil_scoped_release release;

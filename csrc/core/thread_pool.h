@@ -26,14 +26,18 @@ class ThreadPool;
 // What a function inside a parallel region knows about where it runs.
 class Lane {
  public:
-  Lane(ThreadPool& pool, int index, int count) : index(index), count(count), pool_(pool) {}
+  Lane(ThreadPool& pool, int index, int count) : Lane(pool, index, count, index == 0) {}
+  // The same thread on its own: all of the work is its share, and no barrier waits for others.
+  Lane alone() const { return {pool_, 0, 1, is_caller}; }
   // The contiguous part of [0, total) that belongs to this lane; parts differ by at most one item.
   Span share(int64_t total) const { return {total * index / count, total * (index + 1) / count}; }
   void barrier() const;
 
   const int index, count;
+  const bool is_caller;
 
  private:
+  Lane(ThreadPool& pool, int index, int count, bool is_caller) : index(index), count(count), is_caller(is_caller), pool_(pool) {}
   ThreadPool& pool_;
 };
 

@@ -2,7 +2,7 @@
 //
 //   page of one kv head (16 tokens):   K  [head_dim][16]      q . K: a vector of K is 16 tokens of one dimension
 //                                      V  [16][padded_dim]    p . V: a vector of V is 16 dimensions of one token
-//   both are the same small product    out[i][0..16) += sum_k a[i][k] * b[k][0..16)       (outer_product below)
+//   both are the same small product    out[i][0..16) = sum_k a[i][k] * b[k][0..16)         (`multiply` below)
 //
 //   chunk = 8 pages -> partial (m, l, o) of each vector:  m = max s,  l = sum e^(s-m),  o = sum e^(s-m) V
 //
@@ -12,130 +12,134 @@
 
 #include "kernels/tables.h"
 #include "kernels/tiles.h"
+#include "simd/panel.h"
 #include "simd/vmath.h"
 
 namespace sapwood::SAPWOOD_ISA {
 namespace {
 
-struct Pair {
-  F low, high;
-};
-
 // Where a pass reads a page: `at(k)` is row k, 16 numbers wide.
 struct FloatRows {
   const float* rows;
   int64_t stride;
-  SAPWOOD_INLINE Pair at(int k) const { return {load(rows + k * stride), load(rows + k * stride + 8)}; }
+  SAPWOOD_INLINE PF at(int k) const { return panel_load(rows + k * stride); }
 };
 struct HalfRows {
   const uint16_t* rows;
   int64_t stride;
-  SAPWOOD_INLINE Pair at(int k) const { return {load_half(rows + k * stride), load_half(rows + k * stride + 8)}; }
+  SAPWOOD_INLINE PF at(int k) const { return panel_load_half(rows + k * stride); }
 };
 struct CodeRows {  // code * scale, the same product whether or not the page is widened first
   const int8_t* rows;
   int64_t stride;
   const float* scales;  // K: [group][16], a scale for each lane. V: [16], a scale for each row
-  SAPWOOD_INLINE static Pair scaled(const int8_t* p, F low, F high) { return {mul(load_s8(p), low), mul(load_s8(p + 8), high)}; }
+  SAPWOOD_INLINE PF scaled(int k, PF scale) const { return mul(panel_load_s8(rows + k * stride), scale); }
 };
 struct KeyCodes : CodeRows {
-  SAPWOOD_INLINE Pair at(int k) const {
-    const float* s = scales + k / kScaleDims * kPageTokens;
-    return scaled(rows + k * stride, load(s), load(s + 8));
-  }
+  SAPWOOD_INLINE PF at(int k) const { return scaled(k, panel_load(scales + k / kScaleDims * kPageTokens)); }
 };
 struct ValueCodes : CodeRows {
-  SAPWOOD_INLINE Pair at(int k) const {
-    const F s = all(scales[k]);
-    return scaled(rows + k * stride, s, s);
-  }
+  SAPWOOD_INLINE PF at(int k) const { return scaled(k, panel_all(scales[k])); }
 };
 
 // One kv head's page by type: its K as rows of dimensions, its V as rows of tokens (16 dimensions from `d` on).
 template <class Number, class Rows>
 struct PlainPage {
   static constexpr bool kIsWide = sizeof(Number) == 4;
-  using Keys = Rows;
-  using Values = Rows;
-  const ChunkArgs& args;
-  const Number* page;
-  PlainPage(const ChunkArgs& a, int p) : args(a), page(reinterpret_cast<const Number*>(a.pages[p])) {}
-  void open_keys() {}
-  void open_values() {}
-  Keys keys() const { return {page, kPageTokens}; }
-  Values values(int d) const { return {page + args.head_dim * kPageTokens + d, args.padded_dim}; }
+  const Number *k, *v;
+  int64_t v_stride;
+  void open_keys(const ChunkArgs& args, int p) {
+    k = reinterpret_cast<const Number*>(args.pages[p]), v = k + args.head_dim * kPageTokens, v_stride = args.padded_dim;
+  }
+  void open_values(const ChunkArgs&) {}
+  SAPWOOD_INLINE Rows keys() const { return {k, kPageTokens}; }
+  SAPWOOD_INLINE Rows values(int d) const { return {v + d, v_stride}; }
 };
 using HalfPage = PlainPage<uint16_t, HalfRows>;
 using FloatPage = PlainPage<float, FloatRows>;
 
 struct CodePage {
   static constexpr bool kIsWide = false;
-  using Keys = KeyCodes;
-  using Values = ValueCodes;
-  const ChunkArgs& args;
-  const int8_t* page;
-  int groups;
-  float scales[kMaxScaleGroups * kPageTokens];  // widened: of K as they lie, of V [group][16]
-  CodePage(const ChunkArgs& a, int p) : args(a), page(reinterpret_cast<const int8_t*>(a.pages[p])), groups(scale_groups(a.head_dim)) {}
-  const uint16_t* stored(int part) const {
-    return reinterpret_cast<const uint16_t*>(page + (args.head_dim + args.padded_dim) * kPageTokens) + part * groups * kPageTokens;
+  const int8_t *k, *v;
+  int64_t v_stride;
+  const uint16_t* stored;                       // scales as they lie: of K [group][16], then of V [16][group]
+  float scales[kMaxScaleGroups * kPageTokens];  // widened: first those of K, then of V [group][16]
+  void open_keys(const ChunkArgs& args, int p) {
+    k = reinterpret_cast<const int8_t*>(args.pages[p]), v = k + args.head_dim * kPageTokens, v_stride = args.padded_dim;
+    stored = reinterpret_cast<const uint16_t*>(v + args.padded_dim * kPageTokens);
+    for (int i = 0; i < scale_groups(args.head_dim) * kPageTokens; i += 8) store(scales + i, load_half(stored + i));
   }
-  void open_keys() {
-    for (int i = 0; i < groups * kPageTokens; i += 8) store(scales + i, load_half(stored(0) + i));
-  }
-  void open_values() {
+  void open_values(const ChunkArgs& args) {
+    const int groups = scale_groups(args.head_dim);
     for (int t = 0; t < kPageTokens; t++)
-      for (int g = 0; g < groups; g++) scales[g * kPageTokens + t] = half_to_float(stored(1)[t * groups + g]);
+      for (int g = 0; g < groups; g++) scales[g * kPageTokens + t] = half_to_float(stored[(kPageTokens + t) * groups + g]);
   }
-  Keys keys() const { return {{page, kPageTokens, scales}}; }
-  Values values(int d) const {
-    return {{page + args.head_dim * kPageTokens + d, args.padded_dim, scales + d / kScaleDims * kPageTokens}};
-  }
+  SAPWOOD_INLINE KeyCodes keys() const { return {{k, kPageTokens, scales}}; }
+  SAPWOOD_INLINE ValueCodes values(int d) const { return {{v + d, v_stride, scales + d / kScaleDims * kPageTokens}}; }
 };
 
 constexpr int kWidenFrom = 7;  // vectors from which a page of fewer bits is widened once instead of once per tile
 
-template <class Rows, int R>
-SAPWOOD_NOINLINE void outer_tile(const Rows b, int k_count, const float* a, int64_t a_stride, float* out, int64_t stride, bool first) {
-  F acc[R][2];
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < 2; c++) acc[r][c] = first ? zero() : load(out + r * stride + 8 * c);
+// Few vectors take several blocks of 16 columns at once: their sums alone would wait for each other.
+constexpr int kFewVectors = 3, kBlocks = kHighestTile / kFewVectors;
+
+template <int R, int C, class Rows>
+SAPWOOD_INLINE void multiply(const Rows (&b)[C], int k_count, const float* a, int64_t a_stride, PF (&acc)[R][C]) {
   for (int k = 0; k < k_count; k++) {
-    const Pair row = b.at(k);
-SAPWOOD_UNROLL(8)
+    PF row[C];
+SAPWOOD_UNROLL(4)
+    for (int c = 0; c < C; c++) row[c] = b[c].at(k);
+SAPWOOD_UNROLL(16)
     for (int r = 0; r < R; r++) {
-      const F x = all(a[r * a_stride + k]);
-      acc[r][0] = fma(row.low, x, acc[r][0]);
-      acc[r][1] = fma(row.high, x, acc[r][1]);
+      const PF x = panel_all(a[r * a_stride + k]);
+SAPWOOD_UNROLL(4)
+      for (int c = 0; c < C; c++) acc[r][c] = fma(row[c], x, acc[r][c]);
     }
   }
+}
+
+template <int R, int C>
+SAPWOOD_INLINE void clear(PF (&acc)[R][C]) {
   for (int r = 0; r < R; r++)
-    for (int c = 0; c < 2; c++) store(out + r * stride + 8 * c, acc[r][c]);
+    for (int c = 0; c < C; c++) acc[r][c] = panel_zero();
 }
 
-template <class Rows>
-void score_page(const ChunkArgs& args, const Rows& keys, int page) {
-  for_tiles<6>(args.count, [&](auto height, int i) {
-    outer_tile<Rows, height.value>(keys, args.head_dim, args.queries + int64_t(i) * args.head_dim, args.head_dim,
-                                   args.scores + i * kChunkTokens + page * kPageTokens, kChunkTokens, true);
-  });
+template <int R, int C>
+SAPWOOD_INLINE void leave(const PF (&acc)[R][C], float* out, int64_t stride) {
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) panel_store(out + r * stride + 16 * c, acc[r][c]);
 }
 
-template <class Rows>
-void weigh_part(const ChunkArgs& args, const Rows& values, int d, int page, int tokens) {
-  for_tiles<6>(args.count, [&](auto height, int i) {
-    outer_tile<Rows, height.value>(values, tokens, args.scores + i * kChunkTokens + page * kPageTokens, kChunkTokens,
-                                   args.output + int64_t(i) * args.padded_dim + d, args.padded_dim, page == args.first_page);
-  });
+// Scores of R vectors, from `i` on, with the tokens of C pages.
+template <int R, int C, class Rows>
+SAPWOOD_NOINLINE void score_tile(const ChunkArgs& args, const Rows (&keys)[C], int i, int page) {
+  PF acc[R][C];
+  clear(acc);
+  multiply(keys, args.head_dim, args.queries + int64_t(i) * args.head_dim, args.head_dim, acc);
+  leave(acc, args.scores + i * kChunkTokens + page * kPageTokens, kChunkTokens);
 }
 
-template <class Rows>
-FloatRows widen(const Rows& from, int count, float* to, int64_t stride) {
-  for (int k = 0; k < count; k++) {
-    const Pair row = from.at(k);
-    store(to + k * stride, row.low), store(to + k * stride + 8, row.high);
+SAPWOOD_INLINE int tokens_of(const ChunkArgs& args, int page) {
+  const int left = args.tokens - page * kPageTokens;
+  return left < kPageTokens ? left : kPageTokens;
+}
+
+// Outputs of R vectors, from `i` on: 16 * C dimensions from `d` on, over the chunk's tokens in ascending order.
+template <int R, int C, class Page>
+SAPWOOD_NOINLINE void weigh_tile(const ChunkArgs& args, const Page* pages, int i, int d) {
+  PF acc[R][C];
+  clear(acc);
+  for (int p = args.first_page; p < args.end_page; p++) {
+    decltype(pages->values(d)) values[C];
+    for (int c = 0; c < C; c++) values[c] = pages[p].values(d + 16 * c);
+    multiply(values, tokens_of(args, p), args.scores + i * kChunkTokens + p * kPageTokens, kChunkTokens, acc);
   }
-  return {to, stride};
+  leave(acc, args.output + int64_t(i) * args.padded_dim + d, args.padded_dim);
+}
+
+template <class Rows>
+void widen(const Rows& from, int count, float* to) {
+  for (int k = 0; k < count; k++) panel_store(to + k * 16, from.at(k));
 }
 
 void fetch(const std::byte* from, int64_t bytes) {
@@ -168,28 +172,75 @@ void soften(const ChunkArgs& args, int i) {
   args.sum[i] = sum_of(l);
 }
 
+int64_t key_bytes(const ChunkArgs& args) { return int64_t(args.head_dim) * kPageTokens * kv_bytes(args.type); }
+
+void fetch_keys(const ChunkArgs& args, int page) {
+  if (page < args.end_page) fetch(args.pages[page], key_bytes(args));
+}
+
+void fetch_values(const ChunkArgs& args, int page) {
+  fetch(args.pages[page] + key_bytes(args), int64_t(args.padded_dim) * kPageTokens * kv_bytes(args.type));
+}
+
+template <int C, class Page>
+void score_block(const ChunkArgs& args, const Page* pages, int page) {
+  decltype(pages->keys()) keys[C];
+  for (int c = 0; c < C; c++) {
+    keys[c] = pages[page + c].keys();
+    fetch_keys(args, page + C + c);
+  }
+  for_tiles<kHighestTile / C>(args.count, [&](auto height, int i) { score_tile<height.value, C>(args, keys, i, page); });
+  for (int c = 0; c < C; c++) fetch_values(args, page + c);
+}
+
+template <int C, class Page>
+void weigh_block(const ChunkArgs& args, const Page* pages, int d) {
+  for_tiles<kHighestTile / C>(args.count, [&](auto height, int i) { weigh_tile<height.value, C>(args, pages, i, d); });
+}
+
+// A page read by many vectors is widened to floats first: all of K, or 16 dimensions of V.
+template <class Page>
+void score_widened(const ChunkArgs& args, const Page& page, int p) {
+  const FloatRows keys[1] = {{args.page, kPageTokens}};
+  fetch_keys(args, p + 1);
+  widen(page.keys(), args.head_dim, args.page);
+  for_tiles<kHighestTile>(args.count, [&](auto height, int i) { score_tile<height.value, 1>(args, keys, i, p); });
+  fetch_values(args, p);
+}
+
+struct WidenedValues {
+  float* rows;
+  SAPWOOD_INLINE FloatRows values(int) const { return {rows, 16}; }
+};
+
+template <class Page>
+void weigh_widened(const ChunkArgs& args, const Page* pages, int d) {
+  WidenedValues widened[kChunkPages];
+  for (int p = args.first_page; p < args.end_page; p++) {
+    widened[p].rows = args.page + p * kPageTokens * 16;
+    widen(pages[p].values(d), tokens_of(args, p), widened[p].rows);
+  }
+  weigh_block<1>(args, widened, d);
+}
+
 template <class Page>
 void attend(const ChunkArgs& args) {
-  const int64_t k_bytes = int64_t(args.head_dim) * kPageTokens * kv_bytes(args.type);
-  const int64_t v_bytes = int64_t(args.padded_dim) * kPageTokens * kv_bytes(args.type);
+  Page pages[kChunkPages];
   const bool widened = !Page::kIsWide && args.count >= kWidenFrom;
-  for (int p = args.first_page; p < args.end_page; p++) {
-    Page page(args, p);
-    page.open_keys();
-    if (p + 1 < args.end_page) fetch(args.pages[p + 1], k_bytes);
-    if (widened) score_page(args, widen(page.keys(), args.head_dim, args.page, kPageTokens), p);
-    else score_page(args, page.keys(), p);
-    fetch(args.pages[p] + k_bytes, v_bytes);
+  const int blocks = args.count <= kFewVectors ? kBlocks : 1;
+  for (int p = args.first_page; p < args.end_page; p++) pages[p].open_keys(args, p);
+  fetch_keys(args, args.first_page);
+  for (int p = args.first_page; p < args.end_page;) {
+    if (blocks > 1 && p + blocks <= args.end_page) score_block<kBlocks>(args, pages, p), p += blocks;
+    else if (widened) score_widened(args, pages[p], p), p++;
+    else score_block<1>(args, pages, p), p++;
   }
   for (int i = 0; i < args.count; i++) soften(args, i);
-  for (int p = args.first_page; p < args.end_page; p++) {
-    Page page(args, p);
-    page.open_values();
-    const int left = args.tokens - p * kPageTokens, tokens = left < kPageTokens ? left : kPageTokens;
-    for (int d = 0; d < args.padded_dim; d += 16) {
-      if (widened) weigh_part(args, widen(page.values(d), tokens, args.page, 16), d, p, tokens);
-      else weigh_part(args, page.values(d), d, p, tokens);
-    }
+  for (int p = args.first_page; p < args.end_page; p++) pages[p].open_values(args);
+  for (int d = 0; d < args.padded_dim;) {
+    if (blocks > 1 && d + 16 * blocks <= args.padded_dim) weigh_block<kBlocks>(args, pages, d), d += 16 * blocks;
+    else if (widened) weigh_widened(args, pages, d), d += 16;
+    else weigh_block<1>(args, pages, d), d += 16;
   }
 }
 

@@ -16,6 +16,9 @@ inline int64_t kv_bytes(KvType type) { return type == KvType::kF32 ? 4 : type ==
 constexpr int kScaleDims = 32, kMaxHeadDim = 1024, kMaxScaleGroups = kMaxHeadDim / kScaleDims;
 inline int scale_groups(int head_dim) { return (head_dim + kScaleDims - 1) / kScaleDims; }
 
+// Floats of scratch for one page of K, or for 16 dimensions of V of all pages.
+inline int64_t attend_scratch(int head_dim) { return int64_t(head_dim > kChunkTokens ? head_dim : kChunkTokens) * kPageTokens; }
+
 struct StoreArgs {  // one token's key and value of one kv head
   KvType type;
   const float *key, *value;  // [head_dim]
@@ -36,7 +39,7 @@ struct ChunkArgs {
   const int *low, *high;                // [count]: visible tokens [low, high) within the chunk
   float soft_cap;                       // 0: none
   float* scores;                        // scratch [count][128]
-  float* page;                          // scratch [16 * padded_dim]
+  float* page;                          // scratch [attend_scratch(head_dim)]
   float *maximum, *sum, *output;        // [count], [count], [count][padded_dim]: the partial
 };
 

@@ -123,7 +123,7 @@ template <int K, int kStep, int kBits, int R, class Reader>
 SAPWOOD_INLINE void step(const Reader& reader, const Rows& rows, PanelDot<kBits> (&dots)[R]) {
   const PI codes = reader.template codes<K>();
 SAPWOOD_UNROLL(16)
-  for (int r = 0; r < R; r++) dots[r].add(kStep, codes, panel_broadcast4(rows.codes + r * rows.code_stride + 4 * K));
+  for (int r = 0; r < R; r++) dots[r].add(kStep, codes, *reinterpret_cast<const int8_t(*)[4]>(rows.codes + r * rows.code_stride + 4 * K));
 }
 
 // Bit 0: whether any of the tile's rows has a lead in `group`; the bits above it: in the groups that follow, up to a word's end.
@@ -169,6 +169,8 @@ SAPWOOD_NOINLINE void tile(Reader reader, int64_t first, int64_t groups, Rows ro
   using Steps = std::make_integer_sequence<int, 8 / S::kHalves>;
   PF acc[R];
   for (int r = 0; r < R; r++) acc[r] = first == 0 ? panel_zero() : panel_load(out + r * stride);
+  if (first == 0)
+    for (int r = 0; r < R; r++) prefetch(out + r * stride);  // a line that is not there when it is written stops the stores behind it
   uint64_t led = led_from<R>(rows, first);
   for (int64_t g = 0; g < groups; g++, rows.codes += kGroup, led >>= 1) {
     if ((first + g) % kLedGroups == 0) led = led_from<R>(rows, first + g);

@@ -17,9 +17,13 @@ Activations::Activations(int64_t max_rows, int64_t k, unsigned want)
   if (want & kWantValues) values_ = Array<float>(wide);
 }
 
-ActivationView Activations::view() const {
-  return {codes8_.data(),  lead8_.data(),   led8_.data(),   scale8_.data(), sum8_.data(), half_sum8_.data(),
-          codes13_.data(), scale13_.data(), values_.data(), padded_k_,      groups_,      led_words_};
+ActivationView Activations::view(int64_t first_row) const {
+  ActivationView v;
+  v.padded_k = padded_k_, v.groups = groups_, v.led_words = led_words_;
+  const QuantizedRow r = row(first_row);
+  v.codes8 = r.codes8, v.lead8 = r.lead8, v.led8 = r.led8, v.scale8 = r.scale8, v.sum8 = r.sum8, v.half_sum8 = r.half_sum8;
+  v.codes13 = r.codes13, v.scale13 = r.scale13, v.values = r.values;
+  return v;
 }
 
 QuantizedRow Activations::row(int64_t i) const {

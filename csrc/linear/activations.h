@@ -10,7 +10,7 @@ class Activations {
  public:
   Activations(int64_t max_rows, int64_t k, unsigned want);
 
-  ActivationView view() const;
+  ActivationView view(int64_t first_row = 0) const;
   QuantizedRow row(int64_t index) const;
   int64_t k() const { return k_; }
   int64_t padded_k() const { return padded_k_; }

@@ -10,8 +10,8 @@ const float* or_null(const std::vector<float>& v) { return v.empty() ? nullptr :
 void EmbedOp::run(const Lane& lane, const StepContext& context) {
   const Span rows = lane.share(context.count(x->domain));
   for (int64_t row = rows.begin; row < rows.end; row++) {
-    float* to = x->row(row);
-    weight->read_row(context.rows.tokens[size_t(row)], to);
+    float* to = x->row(context.first(*x) + row);
+    weight->read_row(context.rows.tokens[size_t(context.tokens.begin + row)], to);
     if (scale == 1.f) continue;
     for (int64_t i = 0; i < x->width; i++) to[i] *= scale;
   }
@@ -21,21 +21,21 @@ void NormOp::run(const Lane& lane, const StepContext& context) {
   const KernelTable& table = kernels();
   const Span rows = lane.share(context.count(out->domain));
   for (int64_t i = rows.begin; i < rows.end; i++) {
-    const int64_t row = out->domain == x->domain ? i : context.logit_rows[size_t(i)].row;
-    float* residual = x->row(row);
-    if (delta != nullptr && delta_norm.empty()) table.add_rows(residual, delta->row(row), x->width);
-    if (delta != nullptr && !delta_norm.empty()) table.add_normed(residual, delta->row(row), delta_norm.data(), x->width, epsilon);
-    table.rms_norm(residual, weight.data(), x->width, epsilon, out->data->row(i));
+    const auto at = [&](const FloatBuffer& b) { return b.row(out->domain == b.domain ? context.first(b) + i : context.logit_rows[size_t(i)].row); };
+    float* residual = at(*x);
+    if (delta != nullptr && delta_norm.empty()) table.add_rows(residual, at(*delta), x->width);
+    if (delta != nullptr && !delta_norm.empty()) table.add_normed(residual, at(*delta), delta_norm.data(), x->width, epsilon);
+    table.rms_norm(residual, weight.data(), x->width, epsilon, out->row(context.first(*out) + i));
   }
 }
 
 void LinearOp::run(const Lane& lane, const StepContext& context) {
-  linear->run(lane, claims, input->data->view(), int(context.count(out->domain)), out->data.data(), out->width);
+  linear->run(lane, claims, input->data->view(context.first(*input)), int(context.count(out->domain)), out->row(context.first(*out)), out->stride);
 }
 
 void BiasOp::run(const Lane& lane, const StepContext& context) {
   const Span rows = lane.share(context.count(x->domain));
-  for (int64_t row = rows.begin; row < rows.end; row++) kernels().add_rows(x->row(row), bias.data(), x->width);
+  for (int64_t row = rows.begin; row < rows.end; row++) kernels().add_rows(x->row(context.first(*x) + row), bias.data(), x->width);
 }
 
 // Heads of a row: query heads, then one item per kv head, which prepares the key and stores key and value.
@@ -63,7 +63,7 @@ void HeadsOp::run_head(const StepContext& context, int64_t row, int head) const 
 void HeadsOp::run(const Lane& lane, const StepContext& context) {
   const int heads = query_heads + context.pool.shape().kv_heads;
   const Span items = lane.share(context.count(Domain::kTokens) * heads);
-  for (int64_t i = items.begin; i < items.end; i++) run_head(context, i / heads, int(i % heads));
+  for (int64_t i = items.begin; i < items.end; i++) run_head(context, context.tokens.begin + i / heads, int(i % heads));
 }
 
 void AttentionOp::prepare(const StepContext&) {
@@ -72,15 +72,15 @@ void AttentionOp::prepare(const StepContext&) {
 }
 
 void AttentionOp::run(const Lane& lane, const StepContext& context) {
-  attention->run(lane, {*plan, context.pool, layer, shape, qkv->data.data(), qkv->width, out->data.data(), out->width, &ahead, &strips});
+  attention->run(lane, {*plan, context.pool, layer, shape, qkv->data.data(), qkv->stride, out->data.data(), out->stride, &ahead, &strips});
 }
 
 void QuantiseOp::run(const Lane& lane, const StepContext& context) {
   const KernelTable& table = kernels();
   const Span rows = lane.share(context.count(out->domain));
   for (int64_t row = rows.begin; row < rows.end; row++) {
-    const float* from = x->row(row);
-    const QuantizedRow to = out->data->row(row);
+    const float* from = x->row(context.first(*x) + row);
+    const QuantizedRow to = out->row(context.first(*out) + row);
     if (!gated) table.quantize(from, out->k, to);
     else (gate == Gate::kSilu ? table.silu_gate : table.gelu_gate)(from, from + out->k, out->k, to);
   }
@@ -88,11 +88,11 @@ void QuantiseOp::run(const Lane& lane, const StepContext& context) {
 
 void SoftCapOp::run(const Lane& lane, const StepContext& context) {
   const Span rows = lane.share(context.count(x->domain));
-  for (int64_t row = rows.begin; row < rows.end; row++) kernels().soft_cap(x->row(row), x->width, cap);
+  for (int64_t row = rows.begin; row < rows.end; row++) kernels().soft_cap(x->row(context.first(*x) + row), x->width, cap);
 }
 
 void SampleOp::prepare(const StepContext& context) {
-  sampler->prepare(context.logit_rows.data(), context.count(Domain::kLogits), logits->data.data(), logits->width, context.output);
+  sampler->prepare(context.logit_rows.data(), context.count(Domain::kLogits), logits->data.data(), logits->stride, context.output);
 }
 
 }  // namespace sapwood

@@ -1,8 +1,18 @@
 // Owns: a recorded step: a list of operations over static buffers, replayed by one call for any row counts up to the limits.
 // The CPU counterpart of a CUDA graph; decode, prefill and mixed steps replay the same list and nothing is padded.
+//
+//   stage    embed .. heads | attention | quantise .. heads | attention | quantise .. linear | norm linear sample
+//   rows     each for itself  all         each for itself     all         each for itself      those that need logits
+//
+// With few rows all lanes share each operation. With many, a stage whose rows need nothing of each other is cut into pieces of
+// rows, and a lane takes one piece through the whole stage: what lies between the operations stays in its core's cache.
+// A row's arithmetic is the same either way.
+//
 // Operations on rows of logits are its tail, replayed for one block of rows after the other, so that logits never take more memory
-// than a block. Invariant: between two operations every lane passes a barrier; buffers are allocated once, when recording is finished.
+// than a block. Invariant: between two stages, and between operations that lanes share, every lane passes a barrier; buffers are
+// allocated once, when recording is finished.
 #pragma once
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -44,12 +54,14 @@ class Program : public std::enable_shared_from_this<Program> {
   void gate(int x, Gate kind, int out);
   void soft_cap(int x, float cap);
   void sample(int logits);
+  void cut_rows(int64_t piece_rows);  // rows that a piece has at least, half as many or twice; 0: lanes always share operations
   void finish();
 
   // Replaying, on one thread at a time.
   void check(const Step& step) const;
   StepOutput run(const Step& step);
   FloatBuffer& buffer(int index);
+  const FloatBuffer& kept_buffer(int index);  // whose rows can be looked at after a step
   int64_t last_count(Domain domain) const { return domain == Domain::kTokens ? int64_t(rows_.tokens.size()) : last_block_; }  // of logits: the last block
   // With profiling on, lane 0 adds up the nanoseconds between barriers, by operation name.
   void set_profiling(bool on) { profiling_ = on, profile_.clear(); }
@@ -58,11 +70,18 @@ class Program : public std::enable_shared_from_this<Program> {
 
  private:
   ActivationBuffer& activations(int index);
-  template <class T>
-  void record(T op, Domain domain) { stage(domain), ops_.push_back(std::make_unique<T>(std::move(op))); }
-  void stage(Domain domain);  // the next operation writes to this domain
-  void run_ops(const Span& ops, const StepContext& context);
-  void run_lane(const Lane& lane, const Span& ops, const StepContext& context);
+  void record(std::unique_ptr<Op> op, Domain domain);  // that writes to this domain
+  struct Stage {
+    Span ops;
+    bool mixes_rows;
+    Claims pieces;
+  };
+  void allocate();
+  void cut_stages();
+  int64_t count_pieces(int64_t rows) const;
+  void run_stages(size_t first, size_t end, const StepContext& context);
+  void run_stage(const Lane& lane, Stage& stage, const StepContext& context);
+  void run_ops(const Lane& lane, const Span& ops, const StepContext& context);
   void recording() const;
   const AttentionPlan* plan_for(int window, int group, int kind);
   int64_t capacity(Domain domain) const;
@@ -83,7 +102,11 @@ class Program : public std::enable_shared_from_this<Program> {
   std::shared_ptr<Attention> attention_;
   std::vector<std::unique_ptr<Op>> ops_;
   Sampler sampler_;
+  std::deque<Stage> stages_;  // of finished programs; those from tail_stage_ on work on logits
+  size_t tail_stage_ = 0;
+  int stage_ = 0;             // while recording: stages begun before the next operation
   int64_t tail_ = -1, last_block_ = 0;  // index of the first operation on logits; rows of the last block
+  int64_t piece_rows_ = 64;
   bool finished_ = false, profiling_ = false;
   std::map<std::string, int64_t> profile_;
 };

@@ -53,7 +53,11 @@ SAPWOOD_INLINE PI shift16_right(PI a, int n) { return _mm512_srl_epi16(a, _mm_cv
 template <int kBits>
 struct PanelDot {  // Dot of simd.h, 16 columns
   PI total;
-  SAPWOOD_INLINE void add(int step, PI codes, PB activations) { total = _mm512_dpbusd_epi32(step == 0 ? _mm512_setzero_si512() : total, codes, activations); }
+  // The four numbers are broadcast by the instruction itself, which the compiler does not find.
+  SAPWOOD_INLINE void add(int step, PI codes, const int8_t (&activations)[4]) {
+    if (step == 0) total = _mm512_setzero_si512();
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(total) : "v"(codes), "m"(activations));
+  }
   SAPWOOD_INLINE void add_high(PI codes, PB digits) {
     const PI high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, digits);  // fits 16 bits: the lower half of each lane
     total = _mm512_dpwssd_epi32(total, high, _mm512_set1_epi32(128));
@@ -103,8 +107,9 @@ template <int kBits>
 struct PanelDot {
   PI total;
   Dot<kBits> half[2];
-  SAPWOOD_INLINE void add(int step, PI codes, PB activations) {
-    for (int c = 0; c < 2; c++) half[c].add(step, codes.half[c], activations), total.half[c] = half[c].total;
+  SAPWOOD_INLINE void add(int step, PI codes, const int8_t (&activations)[4]) {
+    const PB four = panel_broadcast4(activations);
+    for (int c = 0; c < 2; c++) half[c].add(step, codes.half[c], four), total.half[c] = half[c].total;
   }
   SAPWOOD_INLINE void add_high(PI codes, PB digits) {
     for (int c = 0; c < 2; c++) half[c].add_high(codes.half[c], digits), total.half[c] = half[c].total;

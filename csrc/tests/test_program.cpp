@@ -37,7 +37,7 @@ struct Recorded {
 };
 
 // Layer 1 sees a window, and has `window_pages` pages of its own if there are any. Keys are balanced if asked for.
-Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows = 4, int window_pages = 0, bool balanced = false) {
+Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows = 4, int window_pages = 0, bool balanced = false, int piece_rows = 64) {
   std::vector<float> balance(balanced ? kKvHeads * kHeadDim : 0);
   for (size_t i = 0; i < balance.size(); i++) balance[i] = std::ldexp(1.f, int(i * 5 % 7) - 3);
   const std::vector<bool> window_layers = window_pages > 0 ? std::vector<bool>{false, true} : std::vector<bool>{};
@@ -76,6 +76,7 @@ Recorded record(std::shared_ptr<ThreadPool> pool, int window = 0, int logit_rows
   p->linear({table}, al, logits);
   p->soft_cap(logits, 30.f);
   p->sample(logits);
+  p->cut_rows(piece_rows);
   p->finish();
   return {p, kv, logits};
 }
@@ -112,8 +113,8 @@ void keep(Trace& trace, Recorded& r, const std::vector<int32_t>& sampled, size_t
   trace.logits.insert(trace.logits.end(), logits, logits + kVocabulary);
 }
 
-Trace alone(int lanes, const std::vector<int32_t>& ids, int outputs, int chunk, int window) {
-  Recorded r = record(std::make_shared<ThreadPool>(lanes), window);
+Trace alone(int lanes, const std::vector<int32_t>& ids, int outputs, int chunk, int window, int piece_rows = 64) {
+  Recorded r = record(std::make_shared<ThreadPool>(lanes), window, 4, 0, false, piece_rows);
   Trace trace;
   const int n = int(ids.size());
   Step s = start(1, ids);
@@ -163,6 +164,17 @@ TEST(program_keeps_the_law_of_batches) {
     for (size_t i = 0; i < 4; i++)
       CHECK(got[i].ids == want[i].ids && test::same_bits(got[i].logits.data(), want[i].logits.data(), want[i].logits.size()));
   }
+}
+
+TEST(rows_in_pieces_give_the_bits_of_shared_operations) {
+  const auto ids = prompt(170, 1);
+  const Trace want = alone(2, ids, 2, 1000, 0, 0);
+  for (int lanes : {1, 2, 3})
+    for (int piece_rows : {1, 5, 16, 64})
+      for (int chunk : {11, 1000}) {
+        const Trace got = alone(lanes, ids, 2, chunk, 0, piece_rows);
+        CHECK(got.ids == want.ids && test::same_bits(got.logits.data(), want.logits.data(), want.logits.size()));
+      }
 }
 
 TEST(balanced_keys_change_no_bit) {

@@ -7,7 +7,7 @@ a `WeightSource` answers by Hugging Face name. Invariant: the program's bits do 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -80,13 +80,14 @@ def record_decoder(
     buffers = _allocate(program, config, balances_keys=kv.dtype == "i8")
     embedding = source.weight("model.embed_tokens.weight")
     program.embed(embedding, config.embedding_scale, buffers.x)
+    last_delta = program.buffer(config.hidden_size)  # of its own: what another stage reads is kept for every row
     for layer in range(config.num_layers):
         _record_attention(program, config, source, buffers, layer)
-        _record_mlp(program, config, source, buffers, layer)
+        _record_mlp(program, config, source, buffers, layer, last_delta if layer == config.num_layers - 1 else buffers.delta)
     logits = program.buffer(config.vocab_size, logits=True)
     last = program.activations(config.hidden_size, logits=True)
     post = f"model.layers.{config.num_layers - 1}.post_feedforward_layernorm.weight" if config.post_norms else None
-    _norm(program, config, source, "model.norm.weight", (buffers, last), post)
+    _norm(program, config, source, "model.norm.weight", (replace(buffers, delta=last_delta), last), post)
     program.linear([embedding if config.tie_embeddings else source.weight("lm_head.weight")], last, logits)
     if config.logit_softcap:
         program.soft_cap(logits, config.logit_softcap)
@@ -160,7 +161,9 @@ def _record_attention(program: _native.Program, config: ModelConfig, source: Wei
         program.bias(buffers.delta, source.vector(at + "self_attn.o_proj.bias"))
 
 
-def _record_mlp(program: _native.Program, config: ModelConfig, source: WeightSource, buffers: _Buffers, layer: int) -> None:
+def _record_mlp(
+    program: _native.Program, config: ModelConfig, source: WeightSource, buffers: _Buffers, layer: int, delta: int
+) -> None:
     at = f"model.layers.{layer}."
     before = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
     post = at + "post_attention_layernorm.weight" if config.post_norms else None
@@ -170,6 +173,6 @@ def _record_mlp(program: _native.Program, config: ModelConfig, source: WeightSou
     if config.mlp_bias:
         program.bias(buffers.gate_up, _vectors(source, [name + "bias" for name in names]))
     program.gate(buffers.gate_up, config.activation, buffers.inner)
-    program.linear([source.weight(at + "mlp.down_proj.weight")], buffers.inner, buffers.delta)
+    program.linear([source.weight(at + "mlp.down_proj.weight")], buffers.inner, delta)
     if config.mlp_bias:
-        program.bias(buffers.delta, source.vector(at + "mlp.down_proj.bias"))
+        program.bias(delta, source.vector(at + "mlp.down_proj.bias"))
