@@ -20,6 +20,17 @@ TOO_MANY_PARAMETERS: dict[str, str] = {}
 # "module -> imported" for imports inside functions: only optional dependencies and lazy names.
 LOCAL_IMPORTS: dict[str, str] = {
     "sapwood.kvcache.storage_redis -> redis": "an optional dependency",
+    **{
+        f"sapwood.observability.tracing -> opentelemetry.{name}": "an optional dependency"
+        for name in (
+            "exporter.otlp.proto.http.trace_exporter",
+            "sdk.resources",
+            "sdk.trace",
+            "sdk.trace.export",
+            "trace",
+            "trace.propagation.tracecontext",
+        )
+    },
     "sapwood.testing.plugin -> sapwood.testing.scripted_server": "pytest loads the plugin in every run, used or not",
     "sapwood.testing.plugin -> sapwood.testing.server_process": "likewise",
 }

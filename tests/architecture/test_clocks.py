@@ -11,6 +11,7 @@ WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "
 # module -> why it may tell the time of day: it is only shown.
 SHOWN: dict[str, str] = {
     "sapwood.bench.machine": "the date of a measurement",
+    "sapwood.server.ledger": "when a request was received, for the request log and its spans",
     "sapwood.server.native.loads": "when the gauges were read",
     "sapwood.server.ollama.call": "`created_at` of an answer",
     "sapwood.server.ollama.models": "since when a model is loaded",

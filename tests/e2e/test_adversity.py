@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from serving import serving, wait_until
+import tiny_llama
+from serving import free_port, serving, wait_until
 
 from sapwood.cli.main import main
 from sapwood.weights import catalog
@@ -69,3 +74,51 @@ def test_a_full_disk_and_a_cache_folder_that_cannot_be_written_stop_nobody(
     log = server.log.read_text()
     assert f"no crash report can be written to {NOWHERE}" in log and "choose another --crash-dump-folder" in log
     assert "Traceback" not in log
+
+
+def test_a_clock_that_jumps_disturbs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the time of day is years off, in one direction or the other; timeouts, deadlines and rates do not care."""
+    folder = tmp_path / "clock"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import itertools, sys, time\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != 'ScikitBuildInplaceFinder']\n"
+        "real, jumps = time.time, itertools.cycle((1e8, -1e8, 0.0, 3600.0))\n"
+        "if any('sapwood' in word for word in sys.orig_argv): time.time = lambda: real() + next(jumps)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(folder), str(Path(__file__).parents[2] / "src"))))
+    log = tmp_path / "requests.jsonl"
+    with serving(tmp_path, "null", "--request-log", str(log), "--enable-metrics") as server:
+        body = {"text": "tick", "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}, "timeout": 60.0, "stream": True}
+        with server.client.stream("POST", "/generate", json=body) as reply:
+            assert '"completion_tokens":60' in [line for line in reply.iter_lines() if line][-2]
+        assert server.client.get("/health").status_code == 200
+        assert "sapwood:e2e_request_latency_seconds_sum" in server.client.get("/metrics").text
+        assert server.stop() == 0
+        assert "Traceback" not in server.log.read_text()
+    (line,) = map(json.loads, log.read_text().splitlines())
+    assert 0.0 < line["first_token_s"] <= line["end_s"] < 60.0
+
+
+def test_two_servers_want_the_same_cache_folder(tmp_path: Path) -> None:
+    storage = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path", str(tmp_path / "kv"))
+    with serving(tmp_path, "null", *storage) as server:
+        second = serve("null", *storage)
+        assert second.returncode != 0 and "Traceback" not in second.stderr
+        assert "is used by another process; give each server a path of its own" in second.stderr
+        assert server.generate("still here", max_new_tokens=3)["meta_info"]["completion_tokens"] == 3
+
+
+@pytest.mark.long
+def test_weights_that_were_cut_short(tmp_path: Path) -> None:
+    folder = tiny_llama.write(tmp_path / "model")
+    (folder / "model.safetensors").write_bytes((1 << 20).to_bytes(8, "little") + b'{"half": ')
+    ended = serve(str(folder))
+    assert ended.returncode != 0 and "Traceback" not in ended.stderr
+    assert str(folder) in ended.stderr and "download it again" in ended.stderr
+
+
+def serve(model: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """`sapwood serve` that is expected to end soon."""
+    command = [sys.executable, "-m", "sapwood.cli.main", "serve", "--model-path", model, "--port", str(free_port()), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)

@@ -39,6 +39,7 @@ from sapwood.server.app import create_app
 from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
+from sapwood.server.ledger import open_ledger
 from sapwood.server.limits import ServingLimits
 from sapwood.server.protocol import protocol_options
 from sapwood.tokenizer.byte_vocabulary import byte_tokenizer
@@ -209,7 +210,12 @@ def make_house(
     """`template` replaces the byte vocabulary's chat template."""
     backend = backend or FakeBackend()
     chosen = section(**settings)
-    frontend = Frontend(backend, metrics=Metrics("fake") if chosen.enable_metrics else None, random_seed=chosen.random_seed)
+    frontend = Frontend(
+        backend,
+        metrics=Metrics("fake") if chosen.enable_metrics else None,
+        ledger=open_ledger(chosen, backend.tokenizer.decode),
+        random_seed=chosen.random_seed,
+    )
     backend.deliver = frontend.on_message
     if is_ready:
         frontend.start_serving(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import platform
+import resource
 import shutil
 import socket
 import sys
@@ -30,6 +32,8 @@ from sapwood.weights import catalog
 
 OLDEST_PYTHON = (3, 11)
 SMALLEST_MEMORY_BYTES = 2 * 2**30
+SMALLEST_TEMPORARY_BYTES = 64 * 2**20
+SMALLEST_NUM_FILES = 4096
 CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "bf16", "i8mm")
 LIBRARIES = ("fastapi", "gguf", "jinja2", "msgspec", "numpy", "re2", "safetensors", "tokenizers", "uvicorn", "uvloop", "zmq")
 
@@ -61,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Print all findings; 1 if one of them is broken."""
     console = Console(soft_wrap=True)
     styles = {Health.GOOD: "green", Health.NOTE: "yellow", Health.BROKEN: "bold red"}
-    checks = (check_python, check_torch, check_libraries, check_cpu, check_memory, check_cache, check_catalog)
-    findings = [finding for check in checks for finding in check()] + [check_port(args.port)]
+    findings = [finding for check in CHECKS for finding in check()] + [check_port(args.port)]
     for finding in findings:
         console.print(
             Text.assemble((f"{finding.health.value:<7}", styles[finding.health]), f"{finding.what:<10} {finding.detail}")
@@ -120,6 +123,43 @@ def check_memory() -> Iterator[Finding]:
     )
 
 
+def check_limits() -> Iterator[Finding]:
+    """Whether many connections can be open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = limit == resource.RLIM_INFINITY or limit >= SMALLEST_NUM_FILES
+    advice = "" if enough else f"; each connection takes one: raise it with ulimit -n {SMALLEST_NUM_FILES}"
+    shown = "any number of" if limit == resource.RLIM_INFINITY else limit
+    yield Finding("files", Health.GOOD if enough else Health.NOTE, f"{shown} open files and connections{advice}")
+
+
+def check_sockets() -> Iterator[Finding]:
+    """Whether processes can talk to each other: sockets and the record of steps lie in the folder for temporary files."""
+    try:
+        folder = Path(tempfile.gettempdir())
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Finding("sockets", Health.BROKEN, f"no folder for temporary files: {error}; set TMPDIR to another folder")
+        return
+    enough = free >= SMALLEST_TEMPORARY_BYTES
+    advice = "" if enough else "; make room there, or set TMPDIR"
+    yield Finding("sockets", Health.GOOD if enough else Health.NOTE, f"{folder}, {free / 2**30:.1f} GiB free{advice}")
+
+
+def check_crashes() -> Iterator[Finding]:
+    """What the latest report of a crash says; a --crash-dump-folder elsewhere is not looked at."""
+    reports = sorted((catalog.cache_folder() / "crashes").glob("crash-*.json"), key=lambda path: path.stat().st_mtime)
+    if not reports:
+        yield Finding("crashes", Health.GOOD, "no reports")
+        return
+    try:
+        latest = json.loads(reports[-1].read_text(encoding="utf-8"))
+        said = f"{latest['time']}: {'; '.join(latest['what_happened'])}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        said = f"cannot be read ({type(error).__name__})"
+    yield Finding("crashes", Health.NOTE, f"{len(reports)} reports; the latest, {reports[-1]}, {said}")
+
+
 def check_cache() -> Iterator[Finding]:
     """Whether models can be kept."""
     folder = catalog.cache_folder()
@@ -168,3 +208,17 @@ def _cpu_flags() -> set[str]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
     return {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()}
+
+
+CHECKS = (
+    check_python,
+    check_torch,
+    check_libraries,
+    check_cpu,
+    check_memory,
+    check_limits,
+    check_cache,
+    check_sockets,
+    check_catalog,
+    check_crashes,
+)

@@ -231,6 +231,9 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         tool_call_parser=pick.get("tool_call_parser"),
         reasoning_parser=pick.get("reasoning_parser"),
         weight_update_folder=pick.get("weight_update_folder"),
+        request_log=pick.get("request_log"),
+        request_log_texts=pick.get("request_log_texts"),
+        otlp_traces_endpoint=pick.get("otlp_traces_endpoint"),
     )
 
 

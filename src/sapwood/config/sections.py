@@ -133,6 +133,9 @@ class ServerSection:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     weight_update_folder: str | None = None
+    request_log: str | None = None
+    request_log_texts: bool = False
+    otlp_traces_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sapwood.errors import EngineFailed
 from sapwood.observability.metrics import Metrics, NullMetrics
+from sapwood.observability.requests import CURRENT_CALL, Call
 from sapwood.server.failures import error_response
 
 REQUEST_ID = "x-request-id"
+TRACE_PARENT = b"traceparent"
 _LEGAL_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Edge:
         if scope["method"] == "HEAD":  # answered as GET; the HTTP server leaves the body out
             scope = {**scope, "method": "GET"}
         request_id = _request_id(scope)
+        CURRENT_CALL.set(Call(request_id.decode(), _trace_parent(scope)))
         started = False
 
         async def send_marked(message: Message) -> None:
@@ -60,3 +63,9 @@ def _request_id(scope: Scope) -> bytes:
     """The client's id if it is fit to be sent back, else a new one."""
     given = dict(scope["headers"]).get(REQUEST_ID.encode(), b"")
     return given if _LEGAL_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+
+
+def _trace_parent(scope: Scope) -> str:
+    """The client's trace context, as far as it can be one; who reads it checks it."""
+    given = dict(scope["headers"]).get(TRACE_PARENT, b"")
+    return given.decode() if _LEGAL_ID.fullmatch(given) else ""

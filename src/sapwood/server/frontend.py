@@ -12,7 +12,6 @@ import itertools
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -33,13 +32,14 @@ from sapwood.messages.types import (
     Stop,
     Submit,
     TextEvent,
-    ToWorker,
     Unpin,
     pack_ids,
 )
 from sapwood.observability.metrics import Metrics, NullMetrics
 from sapwood.server.backend import Backend
+from sapwood.server.ledger import Ledger
 from sapwood.server.limits import ServingLimits, ServingState, check_room, check_state
+from sapwood.server.outbox import Outbox
 from sapwood.server.questions import Questions
 from sapwood.server.recent import RecentRids
 from sapwood.server.record import Reception, RecordState, RequestRecord, Timings
@@ -70,12 +70,14 @@ class Frontend:
         backend: Backend,
         *,
         metrics: Metrics | NullMetrics | None = None,
+        ledger: Ledger | None = None,
         random_seed: int | None = None,
         num_recent: int = 256,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
         self.metrics = metrics or NullMetrics()
+        self.ledger = ledger or Ledger()
         self.state = ServingState.STARTING
         self.limits = ServingLimits(context_len=0, pool_tokens=0, vocab_size=0, max_open_requests=0)
         self.stats, self.dropped = StepStats(), DropCounts()
@@ -89,9 +91,9 @@ class Frontend:
         self._recent = RecentRids(num_recent)
         self._questions = Questions(backend.send)
         self.steering = Steering(self._questions)
-        self._unsent: deque[ToWorker] = deque()
-        self.replays = Replays(backend, self._questions, self._records, _as_submit, self._send_surely, self._end, clock)
-        self.sessions = Sessions(clock, lambda names: self._send_surely(Unpin(names)), self.abort_one)
+        self._outbox = Outbox(backend)
+        self.replays = Replays(backend, self._questions, self._records, _as_submit, self._outbox.send, self._end, clock)
+        self.sessions = Sessions(clock, lambda names: self._outbox.send(Unpin(names)), self.abort_one)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -178,7 +180,7 @@ class Frontend:
     # --------------------------------------------------------------------------------------- from the other processes
     def on_message(self, message: StepTexts | Answer | Ready) -> None:
         """Take whatever arrives, in order."""
-        self._flush_unsent()
+        self._outbox.flush()
         match message:
             case StepTexts():
                 self._on_texts(message)
@@ -190,7 +192,7 @@ class Frontend:
     def fail_all(self, error: SapwoodError) -> None:
         """The replica is gone: every open request ends with `error`, and no new one is accepted."""
         self.state = ServingState.FAILED
-        self._unsent.clear()
+        self._outbox.clear()
         self._end(list(self._records.values()), Finish("error", message=error.message, status=error.status, code=error.code))
         self._questions.fail_all("the engine has failed; restart the server")
 
@@ -263,7 +265,7 @@ class Frontend:
         if record.state is RecordState.CLOSED:
             self._retire(record)
             if event.stopped_by_text:
-                self._send_surely(Stop(record.number, event.num_tokens))
+                self._outbox.send(Stop(record.number, event.num_tokens))
             elif record.finish is not None and record.finish.kind == "error":  # perhaps the worker does not know
                 self._abort_in_worker([record], record.finish.message)
 
@@ -290,28 +292,17 @@ class Frontend:
 
     def _abort_in_worker(self, records: list[RequestRecord], message: str) -> None:
         if records:
-            self._send_surely(Abort([record.number for record in records], message))
+            self._outbox.send(Abort([record.number for record in records], message))
 
     def _retire(self, record: RequestRecord) -> None:
         del self._records[record.number], self._streams[record.number]
         self._rids.discard(record.rid)
         assert record.finish is not None
-        self.metrics.observe_finish(record.finish.kind, self._clock() - record.timings.received_s, record.tokenless_queue_s)
+        now_s = self._clock()
+        self.metrics.observe_finish(record.finish.kind, now_s - record.timings.received_s, record.tokenless_queue_s)
+        self.ledger.ended(record, now_s)
         if not self._records:
             self._idle.set()
-
-    def _send_surely(self, message: ToWorker) -> None:
-        """Send what must not get lost: when the outbox is full it follows later, in order."""
-        self._unsent.append(message)
-        self._flush_unsent()
-
-    def _flush_unsent(self) -> None:
-        while self._unsent:
-            try:
-                self.backend.send(self._unsent[0])
-            except Overloaded:
-                return
-            self._unsent.popleft()
 
 
 def _check_rids(prompts: Iterable[PromptRequest], taken: set[str]) -> None:

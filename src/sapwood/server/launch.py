@@ -36,6 +36,7 @@ from sapwood.server.backend import ServedModel
 from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
 from sapwood.server.inquest import Inquest
+from sapwood.server.ledger import open_ledger
 from sapwood.server.limits import ServingState, serving_limits
 from sapwood.server.link import ReplicaLink
 from sapwood.server.liveness import PROBE_INTERVAL_S, Liveness
@@ -127,7 +128,11 @@ class Replica:
         self._link = ReplicaLink(topology, tokenizer, launch.tokenizer_worker_num, launch.inline_detokenizer)
         metrics = Metrics(settings.served_model_name) if settings.enable_metrics else NullMetrics()
         self._frontend = Frontend(
-            self._link, metrics=metrics, random_seed=settings.random_seed, num_recent=settings.request_timelines
+            self._link,
+            metrics=metrics,
+            ledger=open_ledger(settings, tokenizer.decode),
+            random_seed=settings.random_seed,
+            num_recent=settings.request_timelines,
         )
         grammar = config.engine.grammar
         options = GrammarOptions(grammar.any_whitespace, tokenizer.control_ids)
@@ -172,6 +177,7 @@ class Replica:
             await self._supervisor.stop(grace_s)
             saving.cancel()
             self._link.close(self._loop)
+            self._frontend.ledger.close()
         return 1 if self._failure else 0
 
     def _context(self) -> ServerContext:

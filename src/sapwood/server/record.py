@@ -11,6 +11,7 @@ from enum import Enum
 
 from sapwood.core.sampling import SamplingParams, TokenLogprobs
 from sapwood.messages.types import Finish, TextEvent
+from sapwood.observability.requests import CURRENT_CALL, Call
 from sapwood.server.requests import PromptRequest
 
 
@@ -50,7 +51,7 @@ class Timings:
 @dataclass(slots=True, eq=False)
 class RequestRecord:
     """One sample of one prompt. `index` is its choice number in the call; `params` is resolved (n is 1, the seed is set).
-    `queue_s` is how long it waited in the worker, None until that is known."""
+    `queue_s` is how long it waited in the worker, None until that is known; `call` is the HTTP request it came with."""
 
     number: int
     group: int
@@ -61,6 +62,7 @@ class RequestRecord:
     prompt: PromptRequest
     params: SamplingParams
     timings: Timings
+    call: Call = field(default_factory=CURRENT_CALL.get)
     state: RecordState = RecordState.QUEUED
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -16,7 +17,7 @@ def test_this_machine_is_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SAPWOOD_CACHE", str(tmp_path / "cache"))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for what in ("python", "torch", "libraries", "cpu", "memory", "cache", "models", "port"):
+    for what in ("python", "torch", "libraries", "cpu", "memory", "files", "cache", "sockets", "models", "crashes", "port"):
         assert what in out
     assert "broken" not in out
     assert list((tmp_path / "cache").iterdir()) == [], "nothing may be left behind"
@@ -27,6 +28,28 @@ def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("SAPWOOD_CACHE", str(tmp_path / "file" / "cache"))
     assert [finding.health for finding in doctor.check_cache()] == [doctor.Health.BROKEN]
     assert main(["doctor"]) == 1
+
+
+def test_the_latest_crash_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAPWOOD_CACHE", str(tmp_path))
+    (tmp_path / "crashes").mkdir()
+    assert [finding.detail for finding in doctor.check_crashes()] == ["no reports"]
+    report = {"time": "2026-01-02 03:04:05", "what_happened": ["the worker 0 process is gone: it died of SIGKILL", "2 requests"]}
+    (tmp_path / "crashes" / "crash-1.json").write_text(json.dumps(report))
+    (finding,) = doctor.check_crashes()
+    assert finding.health is doctor.Health.NOTE and "crash-1.json" in finding.detail
+    assert "2026-01-02 03:04:05: the worker 0 process is gone: it died of SIGKILL; 2 requests" in finding.detail
+    (tmp_path / "crashes" / "crash-1.json").write_text("[")
+    assert [finding.health for finding in doctor.check_crashes()] == [doctor.Health.NOTE]
+
+
+def test_few_files_and_no_room_for_sockets_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (256, 4096))
+    (files,) = doctor.check_limits()
+    assert files.health is doctor.Health.NOTE and "ulimit -n" in files.detail
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    (sockets,) = doctor.check_sockets()
+    assert sockets.health is doctor.Health.BROKEN and "TMPDIR" in sockets.detail
 
 
 def test_a_missing_library_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
