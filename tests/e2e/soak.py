@@ -9,6 +9,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,17 +19,36 @@ from serving import RunningServer
 NUM_CLIENTS = 24
 SAMPLES = 60
 OPTIONS = ("--max-total-tokens", "2048", "--max-running-requests", "16", "--enable-hierarchical-cache", "--hicache-ratio", "2")
-"""A tiny pool, with a tier below it."""
+"""A tiny pool, with a tier below it; `options` adds a storage below that."""
+CONSTRAINTS: list[dict[str, Any]] = [
+    {"regex": "[a-f]{3,30}(-[0-9]{3}){1,4}"},
+    {"json_schema": json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})},
+    {"ebnf": 'root ::= ("yes" | "no") (" and " root)?'},
+]
 SHARED = "a beginning that many prompts have in common, long enough for a few pages "
+
+
+def options(folder: Path) -> tuple[str, ...]:
+    """Every tier, with a storage that is soon full."""
+    storage = (
+        "--hicache-storage-backend",
+        "file",
+        "--hicache-storage-path",
+        str(folder / "kv"),
+        "--hicache-storage-size",
+        "1MiB",
+    )
+    return (*OPTIONS, *storage, "--hicache-storage-size", "1MiB")
 
 
 @dataclass
 class Usage:
-    """What the processes of a server hold at a moment."""
+    """What the processes of a server hold at a moment: all together, and memory by process."""
 
     num_requests: int
     rss_bytes: int
     num_fds: int
+    rss_by_process: dict[str, int]
 
 
 @dataclass
@@ -44,8 +64,20 @@ class Soak:
     @property
     def rss_slope_bytes(self) -> float:
         """Growth for each thousand requests over the second half (the first fills what is bounded), by least squares."""
-        later = self.usage[len(self.usage) // 2 :]
-        return statistics.linear_regression([u.num_requests for u in later], [u.rss_bytes for u in later]).slope * 1000
+        return self._slope([usage.rss_bytes for usage in self._later])
+
+    @property
+    def slopes_by_process(self) -> dict[str, float]:
+        """The same for each process that was there all the time."""
+        names = set.intersection(*(set(usage.rss_by_process) for usage in self._later))
+        return {name: self._slope([usage.rss_by_process[name] for usage in self._later]) for name in sorted(names)}
+
+    @property
+    def _later(self) -> list[Usage]:
+        return self.usage[len(self.usage) // 2 :]
+
+    def _slope(self, values: list[int]) -> float:
+        return statistics.linear_regression([usage.num_requests for usage in self._later], values).slope * 1000
 
     @property
     def p99_ratio(self) -> float:
@@ -63,8 +95,9 @@ class Soak:
 
 def measure(server: RunningServer, num_requests: int) -> Usage:
     """All processes of the server together."""
-    family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
-    return Usage(num_requests, sum(p.memory_info().rss for p in family), sum(p.num_fds() for p in family))
+    family = {"server": psutil.Process(server.process.pid), **server.children()}
+    memory = {name: process.memory_info().rss for name, process in family.items()}
+    return Usage(num_requests, sum(memory.values()), sum(process.num_fds() for process in family.values()), memory)
 
 
 def body_of(dice: random.Random) -> dict[str, Any]:
@@ -76,6 +109,8 @@ def body_of(dice: random.Random) -> dict[str, Any]:
         params["stop"] = ["ab", "qz"]
     if dice.random() < 0.2:
         params["frequency_penalty"] = 0.5
+    if dice.random() < 0.2:
+        params |= dice.choice(CONSTRAINTS) | {"ignore_eos": False}
     text = SHARED * dice.randint(0, 2) + "".join(dice.choices("abcdefgh ", k=dice.randint(1, 120)))
     return {"text": text, "sampling_params": params, "stream": dice.random() < 0.6, "return_logprob": dice.random() < 0.2}
 
@@ -92,7 +127,9 @@ async def one_call(client: httpx.AsyncClient, dice: random.Random) -> float:
 
 
 async def soak(server: RunningServer, seconds: float, seed: int = 1) -> Soak:
-    """Keep the server busy for so long."""
+    """Keep the server busy for so long, after what is loaded at the first constraint has been loaded."""
+    for constraint in CONSTRAINTS:
+        server.generate("first", max_new_tokens=4, **constraint)
     seen, began_s = Soak(), time.monotonic()
 
     async def client(index: int) -> None:

@@ -18,7 +18,7 @@ from sapwood.tokenizer.tokenizer import Tokenizer
 
 MAX_EARLY_EVENTS = 1 << 14
 """Events kept for requests whose `Watch` has not come yet; beyond it the oldest are dropped."""
-MAX_CLOSED = 1 << 16
+MAX_CLOSED = 1 << 13
 """Ended requests remembered, so that late news of them is dropped rather than kept."""
 _EVERY_EPOCH = 1 << 62
 

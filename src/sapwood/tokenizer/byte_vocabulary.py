@@ -25,7 +25,7 @@ def byte_tokenizer() -> Tokenizer:
     vocab_with_control = vocab | {token.text: token.id for token in added}
     return Tokenizer(
         TokenizerParts(
-            model=models.BPE(vocab=vocab_with_control, merges=[]),
+            model=models.BPE(vocab=vocab_with_control, merges=[], cache_capacity=0),  # else it keeps whole texts, by the thousand
             rule=PieceRule(PieceKind.BYTE_LEVEL),
             added=added,
             vocab_size=len(vocab_with_control),

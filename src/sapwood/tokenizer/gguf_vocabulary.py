@@ -224,6 +224,7 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> TokenizerParts:
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=TokenType.BYTE in vocabulary.types,
+        cache_capacity=0,  # nothing cuts a text into words, so whole texts would be kept, by the thousand
     )
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
     prepend = {"type": "Prepend", "prepend": _SPACE_MARK}
