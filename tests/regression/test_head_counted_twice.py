@@ -10,8 +10,11 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.server import ServerState
 
-from sapwood.server import protocol
+from sapwood.config.raw import from_mapping
+from sapwood.config.resolve import HostFacts, resolve
+from sapwood.server.protocol import protocol_options
 
+SETTINGS = resolve(from_mapping({"model_path": "null"}, "test"), HostFacts(2, False)).server
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"a%d: %s\r\n" % (n, b"v" * 1000) for n in range(60))
 
 
@@ -22,7 +25,7 @@ def test_a_head_counts_once_however_it_is_cut(piece: int, extra: int, is_refused
         config, transport = uvicorn.Config(FastAPI()), MagicMock(spec=asyncio.Transport)
         config.load()
         transport.is_closing.return_value = False
-        connection = protocol.LimitedConnection(config, ServerState(), {}, asyncio.get_running_loop())
+        connection = protocol_options(SETTINGS)["http"](config, ServerState(), {}, asyncio.get_running_loop())
         connection.connection_made(transport)
         head = HEAD + b"b: " + b"w" * extra + (b"\r\n\r\n" if is_refused else b"")
         for first in range(0, len(head), piece):

@@ -183,7 +183,7 @@ def section(**changes: Any) -> ServerSection:
         "host": "127.0.0.1", "port": 0, "served_model_name": "fake", "api_key": None, "admin_api_key": None,
         "enable_metrics": True, "max_queued_requests": 64, "allow_auto_truncate": False,
         "stream_interval": 1, "incremental_streaming_output": False,
-        "random_seed": 7, "default_priority": 0, "request_timelines": 100, "log_level": "info",
+        "random_seed": 7, "max_body_bytes": 1 << 20, "default_priority": 0, "request_timelines": 100, "log_level": "info",
     }  # fmt: skip
     return ServerSection(**{**values, **changes})
 
@@ -202,7 +202,6 @@ def make_house(
     backend: FakeBackend | None = None,
     *,
     is_ready: bool = True,
-    max_body_bytes: int = 1 << 20,
     template: str | None = None,
     context_len: int = CONTEXT_LEN,
     **settings: Any,
@@ -234,7 +233,7 @@ def make_house(
     model = ServedModel(
         "fake", "/models/fake", backend.tokenizer, chat.render, ("fake-catalog",), output=output, reads_tools=chat.reads_tools
     )
-    context = ServerContext(frontend, model, chosen, max_body_bytes)
+    context = ServerContext(frontend, model, chosen)
     return House(backend, frontend, context, create_app(context))
 
 
@@ -265,7 +264,9 @@ def ask(house: House, method: str, path: str, **kwargs: Any) -> httpx.Response:
 @contextlib.contextmanager
 def real_server(house: House) -> Iterator[str]:
     """The house behind a real socket; yields its base URL."""
-    server = uvicorn.Server(uvicorn.Config(house.app, host="127.0.0.1", port=0, log_level="warning", **protocol_options()))
+    server = uvicorn.Server(
+        uvicorn.Config(house.app, host="127.0.0.1", port=0, log_level="warning", **protocol_options(house.context.settings))
+    )
 
     async def run() -> None:
         pump = asyncio.ensure_future(house.backend.pump())

@@ -17,7 +17,7 @@ import uvicorn
 from serverkit import FakeBackend, House, make_house, real_server, wait_until
 from uvicorn.server import ServerState
 
-from sapwood.server import body, protocol
+from sapwood.server.protocol import protocol_options
 
 GET_HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
@@ -73,6 +73,13 @@ def test_a_flood_of_headers_is_refused(flood: bytes) -> None:
         assert talk(url, GET_HEALTH) == (200, {"status": "ready"})
 
 
+def test_the_limit_on_heads_is_an_option() -> None:
+    with real_server(make_house(max_head_bytes=2000)) as url:
+        assert httpx.get(f"{url}/health", headers={"a": "v" * 1500}).status_code == 200
+        refused = httpx.get(f"{url}/health", headers={"a": "v" * 2500})
+        assert refused.status_code == 431 and "2000" in refused.json()["error"]["message"]
+
+
 def test_a_header_just_below_the_limit_is_fine() -> None:
     with real_server(make_house()) as url:
         assert httpx.get(f"{url}/health", headers={"a": "v" * 60_000}).status_code == 200
@@ -92,9 +99,8 @@ def test_what_is_no_http_is_a_400_in_the_usual_shape(noise: bytes) -> None:
         assert status == 400 and set(answer["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_client_that_never_finishes_its_head_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.2)
-    with real_server(make_house()) as url:
+def test_a_client_that_never_finishes_its_head_is_cut_off() -> None:
+    with real_server(make_house(head_timeout_s=0.2)) as url:
         for beginning in (b"", b"GET /health HTTP/1.1\r\nHost:"):
             with connected(url) as connection:
                 connection.sendall(beginning)
@@ -106,28 +112,27 @@ def test_a_client_that_never_finishes_its_head_is_cut_off(monkeypatch: pytest.Mo
             assert b"200 OK" not in read_all(connection)
 
 
-def test_a_long_answer_is_not_cut_off_by_the_limit_on_heads(monkeypatch: pytest.MonkeyPatch, slow_house: House) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.2)
-    with real_server(slow_house) as url:
+def test_a_long_answer_is_not_cut_off_by_the_limit_on_heads() -> None:
+    with real_server(make_house(FakeBackend(step_s=0.01), head_timeout_s=0.2)) as url:
         body = {"text": "a", "sampling_params": {"max_new_tokens": 60}}
         assert httpx.post(f"{url}/generate", json=body).json()["meta_info"]["completion_tokens"] == 60
 
 
-def test_a_body_that_trickles_in_is_a_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "BODY_TIMEOUT_S", 0.2)
-    with real_server(make_house()) as url:
+def test_a_body_that_trickles_in_is_a_408() -> None:
+    with real_server(make_house(body_timeout_s=0.2)) as url:
         status, answer = talk(url, generate()[:-5])
         assert status == 408 and answer["error"]["code"] == "request_timeout"
 
 
 @pytest.mark.parametrize("reads_again", [False, True])
-def test_a_client_that_stops_reading_is_given_up(monkeypatch: pytest.MonkeyPatch, reads_again: bool) -> None:
-    monkeypatch.setattr(protocol, "STALL_TIMEOUT_S", 0.05)
+def test_a_client_that_stops_reading_is_given_up(reads_again: bool) -> None:
+    house = make_house(read_timeout_s=0.05)
 
     async def stall() -> bool:
-        config, transport = uvicorn.Config(make_house().app), MagicMock(spec=asyncio.Transport)
+        config, transport = uvicorn.Config(house.app), MagicMock(spec=asyncio.Transport)
         config.load()
-        connection = protocol.LimitedConnection(config, ServerState(), {}, asyncio.get_running_loop())
+        make = protocol_options(house.context.settings)["http"]
+        connection = make(config, ServerState(), {}, asyncio.get_running_loop())
         connection.connection_made(transport)
         connection.pause_writing()
         if reads_again:

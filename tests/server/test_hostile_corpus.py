@@ -16,7 +16,6 @@ from serverkit import House, real_server, wait_until
 from test_connection_limits import connected, read_all
 from test_null_house import at_rest, null_house
 
-from sapwood.server import body, protocol
 from sapwood.server.openapi import BODIES
 
 CANARY = {"text": "the canary", "sampling_params": {"temperature": 0, "max_new_tokens": 8}}
@@ -141,9 +140,13 @@ def is_cut_off(url: str, beginning: bytes, drop: bytes) -> bool:
     return False
 
 
-def test_half_sent_and_slow_requests_are_closed(house: House, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "BODY_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.3)
+def test_half_sent_and_slow_requests_are_closed() -> None:
+    house = null_house(body_timeout_s=0.3, head_timeout_s=0.3)
+    with real_server(house) as url:
+        check_half_sent(house, url)
+
+
+def check_half_sent(house: House, url: str) -> None:
     before = canary(url)
     for name, beginning in HALF_SENT.items():
         with connected(url) as connection:

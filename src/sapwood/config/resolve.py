@@ -27,6 +27,7 @@ from sapwood.config.sections import (
     ModelOptions,
     SchedulerSection,
     ServerSection,
+    TlsSection,
 )
 from sapwood.errors import ConfigError
 
@@ -234,7 +235,23 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         request_log=pick.get("request_log"),
         request_log_texts=pick.get("request_log_texts"),
         otlp_traces_endpoint=pick.get("otlp_traces_endpoint"),
+        api_key_file=pick.get("api_key_file"),
+        max_requests_per_minute=pick.get("max_requests_per_minute"),
+        max_requests_at_once=pick.get("max_requests_at_once"),
+        max_body_bytes=pick.get("max_body_bytes"),
+        max_head_bytes=pick.get("max_head_bytes"),
+        head_timeout_s=pick.get("head_timeout_s"),
+        body_timeout_s=pick.get("body_timeout_s"),
+        read_timeout_s=pick.get("read_timeout_s"),
+        tls=_tls(pick),
     )
+
+
+def _tls(pick: _Chooser) -> TlsSection | None:
+    certfile, others = pick.get("ssl_certfile"), [pick.get(f"ssl_{name}") for name in ("keyfile", "keyfile_password", "ca_certs")]
+    if certfile is None and any(others):
+        raise ConfigError("--ssl-keyfile, --ssl-keyfile-password and --ssl-ca-certs need --ssl-certfile; add it")
+    return None if certfile is None else TlsSection(certfile, *others)
 
 
 def _launch(pick: _Chooser, host: HostFacts) -> LaunchSection:

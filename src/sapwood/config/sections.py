@@ -113,8 +113,19 @@ class SchedulerSection:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsSection:
+    """HTTPS, in uvicorn's words: a certificate (with its chain), its key, and whose certificates clients must show."""
+
+    certfile: str
+    keyfile: str | None
+    keyfile_password: str | None
+    ca_certs: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSection:
-    """The HTTP surface. A key of None asks for none; `random_seed` draws the seeds of requests that bring none."""
+    """The HTTP surface. A key of None asks for none; `random_seed` draws the seeds of requests that bring none. Sizes and times
+    bound what one connection may take; `max_requests_per_minute` and `max_requests_at_once` are for each key."""
 
     host: str
     port: int
@@ -136,6 +147,15 @@ class ServerSection:
     request_log: str | None = None
     request_log_texts: bool = False
     otlp_traces_endpoint: str | None = None
+    api_key_file: str | None = None
+    max_requests_per_minute: int | None = None
+    max_requests_at_once: int | None = None
+    max_body_bytes: int = 64 << 20
+    max_head_bytes: int = 64 << 10
+    head_timeout_s: float = 30.0
+    body_timeout_s: float = 30.0
+    read_timeout_s: float = 300.0
+    tls: TlsSection | None = None
 
 
 @dataclass(frozen=True, slots=True)

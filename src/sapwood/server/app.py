@@ -17,6 +17,7 @@ from sapwood.server.context import ServerContext
 from sapwood.server.edge import Edge
 from sapwood.server.failures import MethodNotAllowed, RouteNotFound, error_response
 from sapwood.server.health import health_routes
+from sapwood.server.keys import read_keys
 from sapwood.server.metrics import metrics_routes
 from sapwood.server.native.admin import admin_routes
 from sapwood.server.native.control import control_routes
@@ -38,6 +39,7 @@ from sapwood.server.openai.embeddings import embedding_routes
 from sapwood.server.openai.models import model_routes
 from sapwood.server.openai.responses import response_routes
 from sapwood.server.openapi import describe
+from sapwood.server.rates import RateGuard, Rates
 from sapwood.server.webpage import page_routes
 
 FAMILIES = (
@@ -77,7 +79,10 @@ def create_app(context: ServerContext) -> FastAPI:
     app.add_exception_handler(SapwoodError, _on_sapwood_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     settings = context.settings
-    app.add_middleware(KeyGuard, api_key=settings.api_key, admin_api_key=settings.admin_api_key, host=settings.host)
+    rates = Rates(settings.max_requests_per_minute, settings.max_requests_at_once)
+    if rates != Rates():
+        app.add_middleware(RateGuard, rates=rates)
+    app.add_middleware(KeyGuard, keys=read_keys(settings), host=settings.host)
     app.add_middleware(Edge, metrics=context.frontend.metrics)
     describe(app, context.model.name)
     return app

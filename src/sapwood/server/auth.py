@@ -1,12 +1,11 @@
 """Who may ask: keys, and browsers of other sites.
 
 Knows headers and paths; nothing of what the routes do. Invariant: deny by default; with a key set, every path but health,
-readiness and the chat page's files needs one, admin routes need the admin key, and keys are compared in constant time.
+readiness and the chat page's files needs one, and admin routes need the admin key.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable
 
 from starlette.datastructures import Headers
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sapwood.errors import SapwoodError, Unauthorized
 from sapwood.server.failures import Forbidden, error_response
+from sapwood.server.keys import Keys
 from sapwood.server.webpage import FILES
 
 LOOPBACK_HOSTS = frozenset(("127.0.0.1", "localhost", "::1"))
@@ -24,11 +24,10 @@ OPEN_PATHS = frozenset(("/health", "/ready", *FILES))
 class KeyGuard:
     """ASGI middleware in front of every route."""
 
-    def __init__(self, app: ASGIApp, api_key: str | None, admin_api_key: str | None, host: str) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, host: str) -> None:
         self._app = app
-        self._is_private = host in LOOPBACK_HOSTS and not api_key
-        self._api_key = api_key
-        self._keys = tuple(key for key in (api_key, admin_api_key) if key)
+        self._is_private = host in LOOPBACK_HOSTS and not keys.users
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -41,7 +40,7 @@ class KeyGuard:
 
     def _check(self, path: str, headers: Headers) -> None:
         self._check_origin(headers)
-        if self._api_key and path not in OPEN_PATHS and not _has_key(headers, self._keys):
+        if path not in OPEN_PATHS and not self._keys.open_route(headers):
             raise Unauthorized("this server needs an API key; send it as the header Authorization: Bearer KEY, or x-api-key: KEY")
 
     def _check_origin(self, headers: Headers) -> None:
@@ -62,24 +61,14 @@ class KeyGuard:
             )
 
 
-def admin_check(api_key: str | None, admin_api_key: str | None) -> Callable[[Request], Awaitable[None]]:
-    """A FastAPI dependency for admin routes: the admin key if there is one, else the API key, else none."""
-    wanted = admin_api_key or api_key
+def admin_check(keys: Keys) -> Callable[[Request], Awaitable[None]]:
+    """A FastAPI dependency for admin routes."""
 
     async def check(request: Request) -> None:
-        if wanted and not _has_key(request.headers, (wanted,)):
+        if not keys.open_admin_route(request.headers):
             raise Unauthorized("this route needs the admin key; send it as the header Authorization: Bearer KEY")
 
     return check
-
-
-def _has_key(headers: Headers, keys: tuple[str, ...]) -> bool:
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
-        given = headers.get("x-api-key", "")
-    offered = given.strip().encode("latin-1", "replace")
-    matches = [hmac.compare_digest(offered, key.encode()) for key in keys]
-    return any(matches)
 
 
 def _without_port(host: str) -> str:

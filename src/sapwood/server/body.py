@@ -22,9 +22,8 @@ _VALIDATION = re.compile(r"(?P<what>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>.
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _MALFORMED_AT = re.compile(r"\(byte (\d+)\)")
 _LAST_KEY = re.compile(rb'"([A-Za-z_]\w{0,63})"\s*:\s*-?$')
-BODY_TIMEOUT_S = 30.0
-"""How long a body may take, and a second more for each `BODY_BYTES_PER_S` that have come."""
 BODY_BYTES_PER_S = 16 * 1024
+"""A body may take a second longer than its timeout for each of so many bytes that have come."""
 
 _NOTHING = frozenset((b"", b"null", b"false", b'""', b"[]", b"{}", b"0"))
 
@@ -47,7 +46,7 @@ class Decoder(Generic[T]):
             raise InvalidRequest("the body is nested too deeply; flatten it") from None
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
+async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
     """The body's bytes; raises BodyTooLarge before more than `max_bytes` are held in memory, TooSlow, UnsupportedEncoding."""
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
@@ -57,17 +56,17 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     chunks, size = [], 0
     started_s = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout_at(started_s + BODY_TIMEOUT_S) as deadline:
+        async with asyncio.timeout_at(started_s + timeout_s) as deadline:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
                     raise _too_large(max_bytes)
                 chunks.append(chunk)
-                deadline.reschedule(started_s + BODY_TIMEOUT_S + size / BODY_BYTES_PER_S)
+                deadline.reschedule(started_s + timeout_s + size / BODY_BYTES_PER_S)
     except ClientDisconnect:
         raise Aborted("the client went away before its request was complete") from None
     except TimeoutError:
-        raise TooSlow(f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s; send it faster") from None
+        raise TooSlow(f"the body did not arrive within {timeout_s:g} s; send it faster") from None
     return b"".join(chunks)
 
 

@@ -20,7 +20,7 @@ from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.body import Decoder, T, read_body
 from sapwood.server.constraints import Wanted
 from sapwood.server.frontend import Frontend
-from sapwood.server.limits import MAX_BODY_BYTES, check_room, check_state
+from sapwood.server.limits import check_room, check_state
 from sapwood.server.requests import named_as
 from sapwood.tokenizer.fim import FimTokens
 
@@ -32,12 +32,15 @@ class ServerContext:
     frontend: Frontend
     model: ServedModel
     settings: ServerSection
-    max_body_bytes: int = MAX_BODY_BYTES
     constraints: ConstraintChecker = field(default_factory=ConstraintChecker)
 
     async def body(self, request: Request, decoder: Decoder[T]) -> T:
         """The request's body, decoded."""
-        return decoder.decode(await read_body(request, self.max_body_bytes))
+        return decoder.decode(await self.read(request))
+
+    async def read(self, request: Request) -> bytes:
+        """The request's body as it came."""
+        return await read_body(request, self.settings.max_body_bytes, self.settings.body_timeout_s)
 
     def check_model(self, name: str | None) -> None:
         """Raise UnknownModel unless `name` is this server's model."""

@@ -36,6 +36,7 @@ from sapwood.server.backend import ServedModel
 from sapwood.server.context import ServerContext
 from sapwood.server.frontend import Frontend
 from sapwood.server.inquest import Inquest
+from sapwood.server.keys import read_keys
 from sapwood.server.ledger import open_ledger
 from sapwood.server.limits import ServingState, serving_limits
 from sapwood.server.link import ReplicaLink
@@ -43,6 +44,7 @@ from sapwood.server.liveness import PROBE_INTERVAL_S, Liveness
 from sapwood.server.protocol import protocol_options
 from sapwood.server.recovery import Household, Recovery, unit_of
 from sapwood.server.supervisor import ChildSpec, Supervisor
+from sapwood.server.tls import check_tls
 from sapwood.server.watchdog import StepWatchdog
 from sapwood.tokenizer.fim import find_fim
 from sapwood.tokenizer.load import open_chat, open_tokenizer
@@ -63,6 +65,8 @@ def serve(config: Config) -> int:
     """Serve until SIGINT or SIGTERM, or until a process dies; returns the exit status."""
     options = config.model
     model_path = options.model_path if options.is_null else str(catalog.resolve(options.model_path))
+    read_keys(config.server)
+    check_tls(config.server.tls)
     with listening(config.server) as listener:
         return uvloop.run(_serve(config, model_path, listener))
 
@@ -167,7 +171,7 @@ class Replica:
         for spec in self._specs(self._link.topology):
             self._supervisor.start(spec)
         try:
-            async with http_server(create_app(self._context()), listener):
+            async with http_server(create_app(self._context()), listener, self._config.server):
                 await self._serve()
         finally:
             save_s = self._time_to_save_s()
@@ -235,7 +239,8 @@ class Replica:
         self._note_worker(worker)
         self._link.alive = self._has_started = True
         self._frontend.start_serving(self._frontend.limits)
-        logger.info("ready: %s at http://%s:%d", self._model.name, settings.host, settings.port)
+        scheme = "https" if settings.tls else "http"
+        logger.info("ready: %s at %s://%s:%d", self._model.name, scheme, settings.host, settings.port)
 
     def _num_displacing(self) -> int:
         """How many requests are let through to a full queue, where the scheduler decides which of them displaces another."""
@@ -307,9 +312,9 @@ class Replica:
 
 
 @contextlib.asynccontextmanager
-async def http_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+async def http_server(app: FastAPI, listener: socket.socket, settings: ServerSection) -> AsyncIterator[None]:
     """uvicorn on a bound socket, accepting inside the block; on leaving, open connections get a moment to end."""
-    settings = uvicorn.Config(
+    options = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -317,9 +322,9 @@ async def http_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[No
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=2,
-        **protocol_options(),
+        **protocol_options(settings),
     )
-    server = uvicorn.Server(settings)
+    server = uvicorn.Server(options)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # signals are the replica's, to the very end
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:

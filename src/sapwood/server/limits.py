@@ -14,7 +14,6 @@ from typing import Any
 from sapwood.core.pooling import Task
 from sapwood.errors import InvalidRequest, Overloaded, Unavailable
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
 RETRY_AFTER_FULL_S = 1.0
 RETRY_AFTER_STARTING_S = 5.0
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 connections with limits: how large a request's head may be, and how long a client may take.
 
-Knows bytes and uvicorn's protocol, which it wraps; nothing of routes. Invariant: a connection holds at most `MAX_HEAD_BYTES` (and
-one read) of an unfinished head, that for at most `HEAD_TIMEOUT_S`, and an answer that nobody reads for at most `STALL_TIMEOUT_S`;
+Knows bytes and uvicorn's protocol, which it wraps; nothing of routes. Invariant: a connection holds at most `max_head_bytes` (and
+one read) of an unfinished head, that for at most `head_timeout_s`, and an answer that nobody reads for at most `read_timeout_s`;
 what is refused here is answered in the shape of `failures`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import httptools
@@ -16,12 +17,11 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from sapwood.config.sections import ServerSection
 from sapwood.errors import InvalidRequest
 from sapwood.server.failures import HeadTooLarge, error_body_bytes
+from sapwood.server.tls import tls_options
 
-MAX_HEAD_BYTES = 64 * 1024
-HEAD_TIMEOUT_S = 30.0
-STALL_TIMEOUT_S = 300.0
 KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than common clients keep one in their pool, so that they close it first."""
 _REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
@@ -38,7 +38,10 @@ class LimitedConnection:
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        settings: ServerSection,
     ) -> None:
+        self._settings = settings
         self._inner = inner = HttpToolsProtocol(config, server_state, app_state, _loop)
         self.on_body = inner.on_body
         self.on_message_complete = inner.on_message_complete
@@ -82,7 +85,7 @@ class LimitedConnection:
 
     def pause_writing(self) -> None:
         """The client does not read as fast as we write; one that stops reading altogether is given up."""
-        self._stall_timer = self._inner.loop.call_later(STALL_TIMEOUT_S, self._inner.transport.abort)
+        self._stall_timer = self._inner.loop.call_later(self._settings.read_timeout_s, self._inner.transport.abort)
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
@@ -123,7 +126,9 @@ class LimitedConnection:
         """Answer what is no HTTP, or too much of it, and close."""
         error: InvalidRequest = InvalidRequest("this is not a valid HTTP/1.1 request; check its request line and headers")
         if self._is_too_large:
-            error = HeadTooLarge(f"the request line and headers may have {MAX_HEAD_BYTES} bytes; send fewer or shorter ones")
+            error = HeadTooLarge(
+                f"the request line and headers may have {self._settings.max_head_bytes} bytes; send fewer or shorter ones"
+            )
         logger.debug("refused a connection's request: %s", error.message)
         body = error_body_bytes(error)
         self._inner.transport.write(
@@ -135,7 +140,7 @@ class LimitedConnection:
     @property
     def _is_too_large(self) -> bool:
         """Whether the present head is; each count by itself is at most its length."""
-        return max(self._num_parsed_bytes, self._num_raw_bytes) > MAX_HEAD_BYTES
+        return max(self._num_parsed_bytes, self._num_raw_bytes) > self._settings.max_head_bytes
 
     def _count(self, num_bytes: int) -> None:
         self._num_parsed_bytes += num_bytes
@@ -143,7 +148,7 @@ class LimitedConnection:
             raise ValueError("the head is too large")  # the parser reports it, and uvicorn calls `_refuse`
 
     def _expect_head(self) -> None:
-        self._head_timer = self._inner.loop.call_later(HEAD_TIMEOUT_S, self._inner.transport.close)
+        self._head_timer = self._inner.loop.call_later(self._settings.head_timeout_s, self._inner.transport.close)
 
     def _stop_timers(self) -> None:
         for timer in (self._head_timer, self._stall_timer):
@@ -151,6 +156,7 @@ class LimitedConnection:
                 timer.cancel()
 
 
-def protocol_options() -> dict[str, Any]:
+def protocol_options(settings: ServerSection) -> dict[str, Any]:
     """What `uvicorn.Config` needs to speak like this."""
-    return {"http": LimitedConnection, "timeout_keep_alive": KEEP_ALIVE_S}
+    speaker = partial(LimitedConnection, settings=settings)
+    return {"http": speaker, "timeout_keep_alive": KEEP_ALIVE_S, **tls_options(settings.tls)}

@@ -136,7 +136,7 @@ class ScriptedServer:
         try:
             with listening(dataclasses.replace(settings, port=0)) as listener:
                 host, port = listener.getsockname()[:2]
-                async with http_server(create_app(ServerContext(frontend, model, settings)), listener):
+                async with http_server(create_app(ServerContext(frontend, model, settings)), listener, settings):
                     self.url = f"http://{host}:{port}"
                     self._ready.set()
                     await end.wait()

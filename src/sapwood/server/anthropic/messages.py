@@ -40,7 +40,7 @@ from sapwood.server.anthropic.schema import (
     ToolUseBlock,
     Usage,
 )
-from sapwood.server.body import Decoder, read_body
+from sapwood.server.body import Decoder
 from sapwood.server.constraints import Wanted, only_one, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import anthropic_error, raise_failure
@@ -59,7 +59,7 @@ def message_routes(context: ServerContext) -> APIRouter:
     router = APIRouter(tags=["anthropic"])
 
     async def messages(request: Request) -> Response:
-        data = await read_body(request, context.max_body_bytes)
+        data = await context.read(request)
         fields = _fields.decode(data)
         with named_as(NAMES):
             asked = await read_prompt(context, data)
@@ -81,7 +81,7 @@ def message_routes(context: ServerContext) -> APIRouter:
         return json_response(_message(record, context.model.name, _blocks(answers.take(record.everything())), answers))
 
     async def count_tokens(request: Request) -> Response:
-        asked = await read_prompt(context, await read_body(request, context.max_body_bytes))
+        asked = await read_prompt(context, await context.read(request))
         return json_response(TokenCount(input_tokens=len(asked.chat.token_ids)))
 
     router.add_api_route("/v1/messages", messages, methods=["POST"], summary="Answer a chat, for Anthropic's clients")

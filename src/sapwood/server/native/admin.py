@@ -9,6 +9,7 @@ from sapwood.server.auth import admin_check
 from sapwood.server.body import Decoder
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import RouteNotFound
+from sapwood.server.keys import read_keys
 from sapwood.server.native.schema import AbortFields
 from sapwood.server.sse import json_response
 
@@ -18,7 +19,7 @@ _abort_fields: Decoder[AbortFields] = Decoder(AbortFields)
 
 def admin_routes(context: ServerContext) -> APIRouter:
     """The router of this family."""
-    guard = admin_check(context.settings.api_key, context.settings.admin_api_key)
+    guard = admin_check(read_keys(context.settings))
     router = APIRouter(tags=["admin"], dependencies=[Depends(guard)])
 
     async def flush_cache(request: Request) -> Response:

@@ -14,9 +14,10 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from sapwood.errors import InvalidRequest
 from sapwood.server.auth import admin_check
-from sapwood.server.body import Decoder, make_refusals, read_body, refuse
+from sapwood.server.body import Decoder, make_refusals, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import Forbidden
+from sapwood.server.keys import read_keys
 from sapwood.server.sse import json_response
 from sapwood.server.steering import model_folder
 
@@ -66,9 +67,7 @@ _update_refusals, _profile_refusals = Decoder(UpdateRefusals), Decoder(ProfileRe
 
 def control_routes(context: ServerContext) -> APIRouter:
     """The router of this family."""
-    router = APIRouter(
-        tags=["admin"], dependencies=[Depends(admin_check(context.settings.api_key, context.settings.admin_api_key))]
-    )
+    router = APIRouter(tags=["admin"], dependencies=[Depends(admin_check(read_keys(context.settings)))])
     frontend = context.frontend
     steering = frontend.steering
 
@@ -134,7 +133,7 @@ def allowed_path(folder: str | None, wanted: str) -> Path:
 
 async def _body(context: ServerContext, request: Request) -> bytes:
     """The body, of which these routes need none."""
-    return await read_body(request, context.max_body_bytes) or b"{}"
+    return await context.read(request) or b"{}"
 
 
 def read_update(data: bytes) -> UpdateWeightsFields:

@@ -11,7 +11,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from sapwood.errors import InvalidRequest
-from sapwood.server.body import Decoder, make_refusals, read_body, refuse
+from sapwood.server.body import Decoder, make_refusals, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.native.schema import Ids, Int32, Int64
 from sapwood.server.openai.embeddings import check_classifies, check_embeds
@@ -64,7 +64,7 @@ def encode_routes(context: ServerContext) -> APIRouter:
 
 
 async def _read(context: ServerContext, request: Request) -> EncodeFields:
-    data = await read_body(request, context.max_body_bytes)
+    data = await context.read(request)
     fields = _fields.decode(data)
     refuse(_refusals.decode(data))
     if (fields.text is None) == (fields.input_ids is None):

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
-from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.body import Decoder, as_list, refuse
 from sapwood.server.constraints import only_one, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import as_error, openai_error
@@ -43,7 +43,7 @@ def generate_routes(context: ServerContext) -> APIRouter:
     router = APIRouter(tags=["native"])
 
     async def generate(request: Request) -> Response:
-        data = await read_body(request, context.max_body_bytes)
+        data = await context.read(request)
         fields = _fields.decode(data)
         refuse(_refusals.decode(data))
         call, shape = await _prepare(context, fields)

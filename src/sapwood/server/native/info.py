@@ -9,7 +9,7 @@ from sapwood.core.pooling import Task
 from sapwood.server.context import ServerContext
 from sapwood.server.sse import json_response
 
-SECRETS = ("api_key", "admin_api_key")
+SECRETS = ("api_key", "admin_api_key", "api_key_file", "tls")
 
 
 def info_routes(context: ServerContext, version: str) -> APIRouter:

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 
 from sapwood.core.pooling import Task
 from sapwood.errors import InvalidRequest
-from sapwood.server.body import Decoder, as_list, make_refusals, read_body, refuse
+from sapwood.server.body import Decoder, as_list, make_refusals, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.native.schema import Ids, Int64
 from sapwood.server.record import RequestRecord
@@ -83,7 +83,7 @@ def score_routes(context: ServerContext) -> APIRouter:
     router = APIRouter(tags=["embeddings"])
 
     async def score(request: Request) -> Response:
-        data = await read_body(request, context.max_body_bytes)
+        data = await context.read(request)
         fields = _score_fields.decode(data)
         refuse(_refusals.decode(data))
         context.check_model(fields.model)

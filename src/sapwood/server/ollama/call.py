@@ -24,7 +24,7 @@ from sapwood.parsing.pieces import Call as ToolCall
 from sapwood.parsing.pieces import CallArguments, CallStart, Piece, Reasoning
 from sapwood.parsing.pieces import Content as Text
 from sapwood.server.answers import PLAIN, Answers, Reading
-from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.body import Decoder, as_list, refuse
 from sapwood.server.constraints import Wanted, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import ollama_error, raise_failure
@@ -81,7 +81,7 @@ class Call:
 
 async def read_call(context: ServerContext, request: Request, content: Content, prompt_name: str) -> tuple[Call, bytes]:
     """The checked call and the body it came in; `prompt_name` is the field that holds the prompt."""
-    data = await read_body(request, context.max_body_bytes)
+    data = await context.read(request)
     fields = _fields.decode(data)
     check_model(context, fields.model)
     refuse(_refusals.decode(data))

@@ -16,7 +16,7 @@ from fastapi import Request
 
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
-from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.body import Decoder, as_list, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.openai.constraints import read_constraint
 from sapwood.server.openai.schema import CallFields, OpenAIRefusals, SamplingFields
@@ -60,7 +60,7 @@ class Call:
 
 async def read_call(context: ServerContext, request: Request, prefix: str) -> tuple[Call, bytes]:
     """The checked call and the body it came in; ids start with `prefix`."""
-    data = await read_body(request, context.max_body_bytes)
+    data = await context.read(request)
     fields = _call_fields.decode(data)
     context.check_model(fields.model)
     sampling = _sampling_fields.decode(data)

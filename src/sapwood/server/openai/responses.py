@@ -19,7 +19,7 @@ from sapwood.core.sampling import SamplingParams
 from sapwood.errors import InvalidRequest, SapwoodError
 from sapwood.parsing.pieces import Content
 from sapwood.server.answers import Answers, Reading
-from sapwood.server.body import Decoder, as_list, read_body, refuse
+from sapwood.server.body import Decoder, as_list, refuse
 from sapwood.server.constraints import Wanted, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import raise_failure
@@ -46,7 +46,7 @@ def response_routes(context: ServerContext) -> APIRouter:
     store = ResponseStore()
 
     async def create(request: Request) -> Response:
-        making = await _begin(context, store, await read_body(request, context.max_body_bytes))
+        making = await _begin(context, store, await context.read(request))
         if making.is_background:
             store.put(making.stored)
             store.start(making.finish_alone())
