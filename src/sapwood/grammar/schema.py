@@ -28,12 +28,20 @@ def check_schema(schema: Any) -> Any:
         num_nodes += len(level)
         for node in level:
             check_node(node)
+            _check_number(node)
         level = [child for node in level for child in _children(node)]
         if not level:
             return schema
         if num_nodes > MAX_NODES:
             raise InvalidRequest(f"json_schema has more than {MAX_NODES} parts; make it smaller", param="json_schema")
     raise InvalidRequest(f"json_schema is nested more than {MAX_DEPTH} levels deep; flatten it", param="json_schema")
+
+
+def _check_number(node: Any) -> None:
+    """llguidance does not read longer whole numbers."""
+    if isinstance(node, int) and not -(2**63) <= node < 2**64:
+        message = "json_schema holds a whole number of more than 64 bits; take a smaller one, or leave it out"
+        raise InvalidRequest(message, param="json_schema")
 
 
 def with_closed_bounds(schema: Any) -> Any:
