@@ -164,13 +164,14 @@ def free_port() -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- lines
-def engine_lines(folder: Path, file: Path, threads: int) -> list[Line]:
+def engine_lines(folder: Path, file: Path, threads: int, isa: str) -> list[Line]:
     """Prompt, one row, 32 rows."""
     bench, batched = find_binary(folder, "llama-bench"), find_binary(folder, "llama-batched-bench")
 
     def ours(what: str, batch: int, input_tokens: int, output_tokens: int) -> dict[str, float]:
         sizes = ("--batch-size", str(batch), "--input-tokens", str(input_tokens), "--output-tokens", str(output_tokens))
-        words = ("bench", "latency", str(file), *sizes, "--repeats", "1", "--cpu-threads", str(threads), "--json", "-")
+        machine_words = ("--cpu-threads", str(threads), "--cpu-isa", isa)
+        words = ("bench", "latency", str(file), *sizes, "--repeats", "1", *machine_words, "--json", "-")
         return {"value": our_rates(output_of(sapwood(*words)))[what]}
 
     def theirs(prompt: int, new: int) -> dict[str, float]:
@@ -208,13 +209,13 @@ def engine_lines(folder: Path, file: Path, threads: int) -> list[Line]:
     ]
 
 
-def http_lines(folder: Path, file: Path, threads: int, flags: str) -> list[Line]:
+def http_lines(folder: Path, file: Path, threads: int, isa: str, flags: str) -> list[Line]:
     """The two loads; total seconds, the servers started anew each time."""
     server = find_binary(folder, "llama-server")
 
     def ours(load: list[Conversation], name: str, at_once: int) -> dict[str, float]:
         port = free_port()
-        words = ("serve", "--model", str(file), "--port", str(port), "--cpu-threads", str(threads))
+        words = ("serve", "--model", str(file), "--port", str(port), "--cpu-threads", str(threads), "--cpu-isa", isa)
         return duration(sapwood(*words), port, "/ready", (load, name, at_once))
 
     def theirs(load: list[Conversation], name: str, at_once: int) -> dict[str, float]:
@@ -287,6 +288,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--llama-bin", type=Path, required=True, metavar="DIR", help="folder of llama-bench and the others")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="of the catalog, or a GGUF file [%(default)s]")
     parser.add_argument("--threads", type=int, default=num_usable_cores(), help="of both [%(default)s]")
+    parser.add_argument("--isa", default="auto", help="of our kernels, for a llama.cpp that was built for less [%(default)s]")
     parser.add_argument("--pairs", type=int, default=5, help="of the engine lines [%(default)s]")
     parser.add_argument("--http-pairs", type=int, default=3, help="of the HTTP lines; 0 leaves them out [%(default)s]")
     parser.add_argument("--llama-server-flags", default=LLAMA_SERVER_FLAGS, metavar="FLAGS", help="[%(default)s]")
@@ -302,16 +304,16 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> Path:
         file = Path(catalog.resolve(args.model, bars))
     if file.is_dir():
         raise ConfigError(f"{args.model} is a folder; llama.cpp needs a GGUF file")
-    lines = [(line, args.pairs) for line in engine_lines(args.llama_bin, file, args.threads)]
+    lines = [(line, args.pairs) for line in engine_lines(args.llama_bin, file, args.threads, args.isa)]
     if args.http_pairs:
-        http = http_lines(args.llama_bin, file, args.threads, args.llama_server_flags)
+        http = http_lines(args.llama_bin, file, args.threads, args.isa, args.llama_server_flags)
         lines += [(line, args.http_pairs) for line in http]
     rows = list[str]()
     print(HEADER, flush=True)
     for line, pairs in lines:
         rows.append(row(measure(line, pairs)))
         print(rows[-1], flush=True)
-    path: Path = args.out / f"{datetime.now(UTC):%Y-%m-%d}-compare-{file.stem.lower()}.md"
+    path: Path = args.out / f"{datetime.now(UTC):%Y-%m-%d}-compare-{file.stem.lower()}-{args.isa}.md"
     path.write_text(page(rows, file, args.llama_bin, words), encoding="utf-8")
     return path
 

@@ -118,6 +118,7 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         weight_cache=not pick.get("disable_weight_cache"),
         tp_size=tp_size,
         cpu_threads=pick.choose("cpu_threads", threads, f"{host.num_cores} usable cores for {tp_size} rank(s)"),
+        cpu_isa=pick.get("cpu_isa"),
         page_size=pick.get("page_size"),
         max_running_requests=pick.get("max_running_requests"),
         mem_fraction_static=pick.get("mem_fraction_static"),

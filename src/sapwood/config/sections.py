@@ -72,6 +72,7 @@ class EngineSection:
     weight_cache: bool
     tp_size: int
     cpu_threads: int
+    cpu_isa: str
     page_size: int
     max_running_requests: int | None
     mem_fraction_static: float | None

@@ -220,10 +220,19 @@ def choose_backend(
     if needs and (obstacle or module is None):
         raise ConfigError(f"{needs} needs native kernels, which cannot run: {obstacle}", param=param)
     if module is not None and not obstacle:
+        _select_isa(module, section.cpu_isa)
         return NativeBackend(section, module, max_step_tokens), f"compiled; runs on {module._native.isa()}"
     if section.kernel_backend == "native":
         raise ConfigError(f"--kernel-backend native cannot run: {obstacle}", param="kernel_backend")
     return reference, f"not native: {obstacle}"
+
+
+def _select_isa(module: ModuleType, name: str) -> None:
+    """Which kernels this process runs from now on; raises ConfigError where the processor lacks them."""
+    try:
+        module._native.select_isa(name)
+    except module._native.NativeError as error:
+        raise ConfigError(f"--cpu-isa {name}: {error}", param="cpu_isa") from None
 
 
 def _native_only(section: EngineSection) -> tuple[str, str]:

@@ -71,7 +71,7 @@ def test_reads_our_report(compare: ModuleType) -> None:
 
 def test_a_missing_program_is_named(compare: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no llama-bench in .*build/bin"):
-        compare.engine_lines(tmp_path, tmp_path / "m.gguf", 2)
+        compare.engine_lines(tmp_path, tmp_path / "m.gguf", 2, "auto")
 
 
 def test_a_program_that_fails_says_why(compare: ModuleType, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_whole_run(
     monkeypatch.setattr(compare, "sapwood", lambda *words: [*OURS, *("null" if word == str(model) else word for word in words)])
     words = ["--llama-bin", str(tmp_path), "--pairs", "1", "--http-pairs", "0", "--out", str(tmp_path)]
     assert compare.main(words) == 0, capsys.readouterr().err
-    (page,) = tmp_path.glob("*-compare-tiny.md")
+    (page,) = tmp_path.glob("*-compare-tiny-auto.md")
     assert page.read_text().count("(tokens/s)") == 3
     assert compare.main(["--llama-bin", str(tmp_path), "--pairs", "0"]) == 1 and "--pairs" in capsys.readouterr().err
 

@@ -27,11 +27,16 @@ def section(**options: Any) -> EngineSection:
     return resolve(raw, HostFacts(num_cores=2, has_cuda=False)).engine
 
 
+def _knows_some_isa(name: str) -> None:
+    if name not in ("auto", "avx2"):
+        raise RuntimeError(f"kernels '{name}' are not supported by this processor")
+
+
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the native module were there, whether it is or not."""
     module = ModuleType("native")
-    module._native = SimpleNamespace(isa=lambda: "some-isa")  # type: ignore[attr-defined]
+    module._native = SimpleNamespace(isa=lambda: "some-isa", select_isa=_knows_some_isa, NativeError=RuntimeError)  # type: ignore[attr-defined]
     monkeypatch.setattr(backends, "_native_module", lambda: module)
 
 
@@ -120,3 +125,11 @@ def test_the_memory_plan_knows_what_quantised_weights_take() -> None:
         backend, _ = choose_backend(section(quantization=kind), CPU, SoloGroup(), 1024)
         taken[kind] = backend.footprint(stored).weight_bytes  # type: ignore[arg-type]
     assert taken == {"none": 9999, "int8": 680 + 680 + 256, "int4": 680 + 400 + 256}
+
+
+@pytest.mark.usefixtures("built")
+def test_an_instruction_set_that_the_processor_lacks_is_refused() -> None:
+    choose_backend(section(cpu_isa="avx2"), CPU, SoloGroup(), 1024)
+    with pytest.raises(ConfigError, match="--cpu-isa vnni: .*not supported by this processor") as raised:
+        choose_backend(section(cpu_isa="vnni"), CPU, SoloGroup(), 1024)
+    assert raised.value.param == "cpu_isa"
