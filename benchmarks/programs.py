@@ -3,7 +3,8 @@
 
 Five programs of sapwood.lang run on a Sapwood server, on one with its prefix cache off, and on llama-server, which gets each
 generation as a request of its own. All servers have the same file, threads and number of requests at once; prompts, branches and
-output lengths are fixed (below). Prints seconds, ratios and hit rates beside the best possible, and writes them to docs/lab/.
+output lengths are fixed (below), and every side continues the text as it stands. Prints seconds, ratios and hit rates beside the
+best possible, and writes them to docs/lab/.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def our_server(file: Path, threads: int, *options: str) -> Iterator[sgl.RuntimeE
     port = free_port()
     words = ("serve", "--model", str(file), "--port", str(port), "--cpu-threads", str(threads))
     with running_server(sapwood(*words, "--max-running-requests", str(AT_ONCE), *options), port, "/ready") as url:
-        yield sgl.RuntimeEndpoint(url, chat_template_name="chatml")
+        yield sgl.RuntimeEndpoint(url, chat_template_name="chatml", token_healing=False)
 
 
 @contextmanager
@@ -215,14 +216,21 @@ def measure(args: argparse.Namespace, file: Path, workloads: dict[str, Workload]
                 backend.flush_cache()
                 run = run_once(workload, backend, lambda words: backend.ids_of_text(words) if words else [])
                 found[name]["shared"] = min(run, found[name].get("shared", run), key=lambda r: r.seconds)
+                tell(name, "shared", run)
     with our_server(file, args.threads, "--disable-radix-cache") as backend:
         for name, workload in workloads.items():
-            found[name]["off"] = run_once(workload, backend, None)
+            found[name]["off"] = tell(name, "cache off", run_once(workload, backend, None))
     if args.llama_bin is not None:
         with llama_server(args.llama_bin, file, args.threads, args.llama_flags) as other:
             for name, workload in workloads.items():
-                found[name]["llama"] = run_once(workload, other, None)
+                found[name]["llama"] = tell(name, "llama-server", run_once(workload, other, None))
     return found
+
+
+def tell(name: str, side: str, run: Run) -> Run:
+    """Show a run when it has ended: the page is written when all have."""
+    print(f"{name}, {side}: {run.seconds:.2f} s", file=sys.stderr, flush=True)
+    return run
 
 
 HEADER = (

@@ -30,8 +30,8 @@ from sapwood.server.native.generate import (
     logprob_options,
     request_ids,
     sampling_params,
-    split_ids,
     spread,
+    with_prefix,
 )
 from sapwood.server.native.reply import ReplyShape, reply
 from sapwood.server.native.schema import CONSTRAINTS, GenerateFields, GenerateRefusals, SamplingFields
@@ -279,8 +279,10 @@ class Engine:
     def _prompt_ids(self, fields: GenerateFields) -> tuple[list[list[int]], bool]:
         if (fields.text is None) == (fields.input_ids is None):
             raise InvalidRequest("give either prompt or input_ids, and not both", param="prompt")
+        if fields.prefix_ids and fields.input_ids is None:
+            raise InvalidRequest("prefix_ids stand before input_ids; leave them out", param="prefix_ids")
         if fields.text is None:
-            return split_ids(fields.input_ids or [], "input_ids")
+            return with_prefix(fields)
         continues = fields.session_params is not None and fields.session_params.rid is not None
         texts = [fields.text] if isinstance(fields.text, str) else fields.text
         if not texts:

@@ -172,3 +172,34 @@ def test_the_example_of_speculative_calls(
     monkeypatch.setattr(sys, "argv", ["speculative_calls.py", f"{server.url}/v1"])
     runpy.run_path(str(Path(__file__).parents[2] / "examples" / "speculative_calls.py"), run_name="__main__")
     assert "3 generations" in capsys.readouterr().out
+
+
+@sgl.function
+def go_on(s: Any, text: str) -> None:
+    s += text + sgl.gen("x", max_tokens=8, temperature=0)
+
+
+@sgl.function
+def colour(s: Any, method: Any) -> None:
+    s += "The colour of grass is " + sgl.select("x", ["green", "blue", "a mystery"], choices_method=method)
+
+
+@pytest.mark.real_model
+def test_borders_are_healed_and_choices_scored_as_in_this_process(tmp_path: Path) -> None:
+    model = "smollm2-135m-instruct"
+    with serving(tmp_path, model, "--context-length", "512") as server, LLM(model, context_length=512) as llm:
+        endpoint = sgl.RuntimeEndpoint(server.url)
+        for text in ("The capital of France is ", "Once upon a ti", "The end.\n"):
+            remote, local = go_on.run(text, backend=endpoint), go_on.run(text, backend=llm)
+            assert remote.text() == local.text()
+            assert remote.get_meta_info("x").get("healed") == local.get_meta_info("x").get("healed")
+        text = "The capital of France is "
+        healed = go_on.run(text, backend=endpoint)
+        assert healed.get_meta_info("x")["healed"] and healed.get_meta_info("x")["completion_tokens"] == 7
+        assert "".join(go_on.run(text, backend=endpoint, stream=True).text_iter("x")) == healed["x"]
+        unhealed = go_on.run(text, backend=sgl.RuntimeEndpoint(server.url, token_healing=False))
+        assert unhealed.text() != healed.text() and "healed" not in unhealed.get_meta_info("x")
+        for method in METHODS:
+            remote, local = colour.run(method, backend=endpoint), colour.run(method, backend=llm)
+            theirs, ours = remote.get_meta_info("x"), local.get_meta_info("x")
+            assert theirs["choice_probabilities"] == pytest.approx(ours["choice_probabilities"], abs=1e-6)

@@ -122,7 +122,7 @@ class Performer:
         answers = [split_reasoning(text, part.reasoning) for text in texts] if part.reasoning else [("", text) for text in texts]
         if part.reasoning:
             self._answers[texts[0]] = answers[0][1]
-        self.transcript.say(texts[0], samples[0].ids)
+        self.transcript.say(texts[0], samples[0].ids, is_generated=True)
         with self._signal:
             if not self._settings.is_streamed or self._settings.num_spec_tokens is not None:
                 self.journal.tell(texts[0], part.name)

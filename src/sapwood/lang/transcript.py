@@ -14,11 +14,13 @@ from sapwood.lang.roles import RoleMarks
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Text of one kind. `is_special`: control tokens that it spells count as such. `ids`: what a model wrote it as."""
+    """Text of one kind. `is_special`: control tokens that it spells count as such. `ids`: what a model wrote it as, where that is
+    known of what it wrote (`is_generated`)."""
 
     text: str
     is_special: bool = False
     ids: tuple[int, ...] = ()
+    is_generated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,10 @@ class Transcript:
         """What there is now."""
         return Prompt(tuple(self.runs), tuple(self.messages), self.role, "".join(self._partial))
 
-    def say(self, text: str, ids: tuple[int, ...] = ()) -> None:
-        """Add text of the program (outside messages it may spell control tokens), or text that a model wrote as `ids`."""
+    def say(self, text: str, ids: tuple[int, ...] = (), *, is_generated: bool = False) -> None:
+        """Add text of the program (outside messages it may spell control tokens), or text that a model wrote, as `ids`."""
         if text:
-            self.runs.append(Run(text, self.role is None and not ids, ids))
+            self.runs.append(Run(text, self.role is None and not ids, ids, is_generated))
             self._partial.append(text)
 
     def begin(self, role: str) -> str:

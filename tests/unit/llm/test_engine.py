@@ -212,3 +212,13 @@ def test_weights_that_cannot_be_had_are_reported(engine: Engine, tmp_path: Path)
         engine.update_weights_from_disk(str(tmp_path), load_format="pt")
     assert caught.value.param == "load_format"
     assert text_of(engine, "The sea") == before
+
+
+def test_a_prefix_stands_before_every_prompt(engine: Engine) -> None:
+    ids = [list(b"a wave"), list(b"a ship")]
+    together = cast(Any, engine.generate(input_ids=ids, prefix_ids=list(b"The sea: "), sampling_params=GREEDY))
+    assert [answer["text"] for answer in together] == [text_of(engine, "The sea: a wave"), text_of(engine, "The sea: a ship")]
+    assert [answer["meta_info"]["prompt_tokens"] for answer in together] == [15, 15]
+    with pytest.raises(InvalidRequest) as caught:
+        engine.generate("x", GREEDY, prefix_ids=[1])
+    assert caught.value.param == "prefix_ids"

@@ -16,7 +16,9 @@ from typing import Any
 
 from sapwood.errors import Aborted, EngineFailed, InvalidRequest, SapwoodError
 from sapwood.lang.backends.base import Generation, Job, OnText
+from sapwood.lang.backends.healing import Healed, is_healable
 from sapwood.lang.backends.http import JsonClient
+from sapwood.lang.backends.remote_healing import LOOKS_LIKE_CONTROL, border_question, heal_remotely
 from sapwood.lang.backends.scoring import ChoicePlan, plan_choices
 from sapwood.lang.backends.workers import Cancellation, Workers
 from sapwood.lang.choices import ChoiceScores, Triple
@@ -26,20 +28,27 @@ from sapwood.lang.transcript import Prompt, Run
 
 NUM_CALLS = 64
 TAIL_CHARS = 200
-_LOOKS_LIKE_CONTROL = re.compile(r"<[^\s<>]{1,60}>|\[/?[A-Z_]{2,20}\]|◁")
 _BORDER = re.compile(r"(?<=\S) (?=\S)")
 
 
 class RuntimeEndpoint:
-    """The server at `base_url`. `chat_template_name` replaces the marks of the server's own chat template."""
+    """The server at `base_url`. `chat_template_name` replaces the marks of the server's own chat template. With `token_healing` a
+    generation on a Sapwood server may finish the token in which the program's text ends."""
 
     takes_messages = False
     num_programs = NUM_CALLS
 
     def __init__(
-        self, base_url: str, api_key: str | None = None, verify: Any = None, chat_template_name: str | None = None
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        verify: Any = None,
+        chat_template_name: str | None = None,
+        *,
+        token_healing: bool = True,
     ) -> None:
         self.base_url = base_url
+        self._heals = token_healing
         self._name = chat_template_name
         self._workers = Workers(NUM_CALLS)
         self._client = JsonClient(base_url, api_key, verify, NUM_CALLS + 8)
@@ -59,7 +68,7 @@ class RuntimeEndpoint:
         return self._workers.run(lambda cancellation: self._generate(prompt, settings, on_text, cancellation))
 
     def score(self, prompt: Prompt, choices: Sequence[str], unconditional: bool) -> Job[ChoiceScores]:
-        """See `Backend`. The text is sent once, to be tokenised; all choices are one request of ids."""
+        """See `Backend`. The text is sent once, to be tokenised; all choices are one request, the ids of the text once in it."""
         return self._workers.run(lambda cancellation: self._score(prompt, choices, unconditional))
 
     def cache_prefix(self, prompt: Prompt) -> None:
@@ -83,12 +92,35 @@ class RuntimeEndpoint:
         self, prompt: Prompt, settings: GenSettings, on_text: OnText | None, cancellation: Cancellation
     ) -> list[Generation]:
         rid = uuid.uuid4().hex
-        body = {**self._input(prompt), "rid": rid, "sampling_params": settings.sampling(), **settings.reporting()}
         cancellation.on_cancel(lambda: self._abort(rid))
-        if on_text is None:
-            answer = self._client.post("/generate", body)
-            return [_generation(sample) for sample in (answer if isinstance(answer, list) else [answer])]
-        return self._stream(body, on_text)
+        healed = self._heal(prompt, settings, rid)
+        if healed is None:
+            return self._ask({**self._input(prompt), "rid": rid}, settings, on_text)
+        cancellation.check()
+        body = {"input_ids": healed.ids, "rid": rid}
+        if not healed.text:
+            return self._ask(body, settings, on_text)
+        if on_text is not None:
+            on_text(healed.text)
+        samples = self._ask(body, GenSettings(max_new_tokens=(settings.max_new_tokens or 2) - 1).over(settings), on_text)
+        return [Generation(healed.text + each.text, meta={**each.meta, "healed": healed.text}) for each in samples]
+
+    def _heal(self, prompt: Prompt, settings: GenSettings, rid: str) -> Healed | None:
+        """The prompt with the token at its border chosen anew; None where it stays as it is."""
+        if not (self._heals and is_healable(prompt, settings) and self._is_sapwood):
+            return None
+        ids = self._ids(prompt.runs)
+        if len(ids) < 2:
+            return None
+        answer = self._client.post("/generate", {**border_question(ids), "rid": f"{rid}-border"})
+        return heal_remotely(prompt, ids, settings, answer)
+
+    def _ask(self, body: Mapping[str, Any], settings: GenSettings, on_text: OnText | None) -> list[Generation]:
+        body = {**body, "sampling_params": settings.sampling(), **settings.reporting()}
+        if on_text is not None:
+            return self._stream(body, on_text)
+        answer = self._client.post("/generate", body)
+        return [_generation(sample) for sample in (answer if isinstance(answer, list) else [answer])]
 
     def _stream(self, body: Mapping[str, Any], on_text: OnText) -> list[Generation]:
         texts, samples = dict[int, str](), dict[int, Any]()
@@ -103,18 +135,22 @@ class RuntimeEndpoint:
 
     def _score(self, prompt: Prompt, choices: Sequence[str], unconditional: bool) -> ChoiceScores:
         plan = self._plan(prompt, choices)
-        prompts = plan.prompts + (plan.alone if unconditional else [])
-        starts = [plan.start - 1] * len(plan.prompts) + [0] * len(plan.alone if unconditional else [])
+        prefix = plan.prompts[0][: plan.start] if self._is_sapwood else []
+        tokens = self._prompt_logprobs(prefix, [ids[len(prefix) :] for ids in plan.prompts], plan.start - 1)
+        alone = self._prompt_logprobs([], plan.alone, 0) if unconditional else []
+        return ChoiceScores(tokens, [[entry[0] for entry in entries] for entries in alone])
+
+    def _prompt_logprobs(self, prefix: list[int], prompts: list[list[int]], start: int) -> list[list[Triple]]:
+        """The entries of each prompt after position `start`; `prefix` stands before all."""
         body = {
             "input_ids": prompts,
             "sampling_params": {"max_new_tokens": 0},
             "return_logprob": True,
-            "logprob_start_len": starts,
+            "logprob_start_len": start,
             "return_text_in_logprobs": True,
         }
-        found = [_logprobs(answer) for answer in self._client.post("/generate", body)]
-        tokens, alone = found[: len(plan.prompts)], found[len(plan.prompts) :]
-        return ChoiceScores([entries[1:] for entries in tokens], [[entry[0] for entry in entries[1:]] for entries in alone])
+        answers = self._client.post("/generate", {**body, "prefix_ids": prefix} if prefix else body)
+        return [_logprobs(answer)[1:] for answer in answers]
 
     def _plan(self, prompt: Prompt, choices: Sequence[str]) -> ChoicePlan:
         """The text is cut before its last words, so that only those are tokenised once for each choice."""
@@ -128,13 +164,13 @@ class RuntimeEndpoint:
 
     def _input(self, prompt: Prompt) -> dict[str, Any]:
         """The prompt's field of a body."""
-        if any(not run.is_special and _LOOKS_LIKE_CONTROL.search(run.text) for run in prompt.runs):
+        if any(not run.is_special and LOOKS_LIKE_CONTROL.search(run.text) for run in prompt.runs):
             return {"input_ids": self._ids(prompt.runs)}
         return {"text": prompt.text}
 
     def _ids(self, runs: Sequence[Run]) -> list[int]:
         """The ids of runs, each kind tokenised by itself, as one where nothing could be taken for a control token."""
-        if not any(not run.is_special and _LOOKS_LIKE_CONTROL.search(run.text) for run in runs):
+        if not any(not run.is_special and LOOKS_LIKE_CONTROL.search(run.text) for run in runs):
             text = "".join(run.text for run in runs)
             return self._tokenize([text], True, is_first=True)[0] if text else []
         ids: list[int] = []
@@ -151,6 +187,11 @@ class RuntimeEndpoint:
         tokens = self._client.post("/tokenize", {"messages": list(messages), "add_generation_prompt": is_asked})["tokens"]
         answer = self._client.post("/detokenize", {"tokens": tokens, "skip_special_tokens": False})
         return str(answer["text"])
+
+    @cached_property
+    def _is_sapwood(self) -> bool:
+        """Whether the server has what only ours has."""
+        return self.get_server_info().get("engine") == "sapwood"
 
     @cached_property
     def _is_incremental(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -43,11 +43,16 @@ class Healed:
     text: str
 
 
+def is_healable(prompt: Prompt, settings: GenSettings) -> bool:
+    """Whether the program's own text is at the border, and the settings leave the next token free."""
+    if settings.is_constrained or (settings.n or 1) > 1 or (settings.max_new_tokens or 0) < 2 or settings.return_logprob:
+        return False
+    return bool(prompt.partial) and not prompt.runs[-1].is_generated
+
+
 def find_border(tokenizer: Tokenizer, prompt: Prompt, ids: Sequence[int], settings: GenSettings) -> Border | None:
     """The border of a prompt, where it can be healed: not after a mark or a generation, nor under a constraint."""
-    if settings.is_constrained or (settings.n or 1) > 1 or (settings.max_new_tokens or 0) < 2 or settings.return_logprob:
-        return None
-    if len(ids) < 2 or not prompt.partial or prompt.runs[-1].ids or ids[-1] in tokenizer.special_ids:
+    if not is_healable(prompt, settings) or len(ids) < 2 or ids[-1] in tokenizer.special_ids:
         return None
     piece = tokenizer.pieces.piece(ids[-1])
     if not piece or not prompt.partial.encode().endswith(piece) or not _goes_on(tokenizer, piece):
@@ -60,16 +65,20 @@ def heal(tokenizer: Tokenizer, border: Border, entry: TokenLogprobs, settings: G
     found = {border.last_id: entry.asked_logprobs[0]} | {
         token: logprob
         for token, logprob in zip(entry.top_ids, entry.top_logprobs, strict=True)
-        if token not in tokenizer.special_ids and _may_follow(_text_beyond(tokenizer, border, token), settings)
+        if token not in tokenizer.special_ids and may_follow(_text_beyond(tokenizer, border, token), settings)
     }
+    chosen = choose(found, settings)
+    return Healed([*border.before, chosen], _text_beyond(tokenizer, border, chosen) or "")
+
+
+def choose(found: Mapping[int, float], settings: GenSettings) -> int:
+    """One of some tokens by their log-probabilities: the likeliest, or one drawn at the settings' temperature."""
     temperature = 1.0 if settings.temperature is None else settings.temperature
     if temperature < GREEDY_BELOW_TEMPERATURE or settings.top_k == 1:
-        chosen = max(found, key=lambda token: found[token])
-    else:
-        best = max(found.values())
-        weights = [math.exp((logprob - best) / temperature) for logprob in found.values()]
-        chosen = random.Random(settings.sampling_seed).choices(list(found), weights)[0]
-    return Healed([*border.before, chosen], _text_beyond(tokenizer, border, chosen) or "")
+        return max(found, key=lambda token: found[token])
+    best = max(found.values())
+    weights = [math.exp((logprob - best) / temperature) for logprob in found.values()]
+    return random.Random(settings.sampling_seed).choices(list(found), weights)[0]
 
 
 def _text_beyond(tokenizer: Tokenizer, border: Border, token: int) -> str | None:
@@ -83,7 +92,7 @@ def _text_beyond(tokenizer: Tokenizer, border: Border, token: int) -> str | None
         return None
 
 
-def _may_follow(text: str | None, settings: GenSettings) -> bool:
+def may_follow(text: str | None, settings: GenSettings) -> bool:
     """Whether a generation may begin with it: not where it holds a stop string."""
     return text is not None and not any(stop in text for stop in settings.stops)
 

@@ -140,6 +140,8 @@ async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> tuple[l
     """The ids of each prompt, whether the client sent a batch, and the field they came in."""
     if (fields.text is None) == (fields.input_ids is None):
         raise InvalidRequest("send either text or input_ids, and not both", param="text")
+    if fields.prefix_ids and fields.input_ids is None:
+        raise InvalidRequest("prefix_ids stand before input_ids, and there are none; leave prefix_ids out", param="prefix_ids")
     continues = fields.session_params is not None and fields.session_params.rid is not None
     if continues and not (fields.text or fields.input_ids):
         return [[]], False, "text"
@@ -152,7 +154,7 @@ async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> tuple[l
         context.check_texts(map(len, texts), first.n if first else None, "text")
         ids = [await context.encode([(text, parse_special)], add_special=not continues, name="text") for text in texts]
         return ids, isinstance(fields.text, list), "text"
-    return *split_ids(fields.input_ids or [], "input_ids"), "input_ids"
+    return *with_prefix(fields), "input_ids"
 
 
 def _in_session(context: ServerContext, session: SessionParams, prompts: list[list[int]], is_batch: bool) -> list[int]:
@@ -160,6 +162,13 @@ def _in_session(context: ServerContext, session: SessionParams, prompts: list[li
     if is_batch:
         raise InvalidRequest("a session takes one prompt at a time; send the turns one by one", param="session_params")
     return context.frontend.sessions.compose(session, prompts[0], context.frontend.limits.max_request_tokens)
+
+
+def with_prefix(fields: GenerateFields) -> tuple[list[list[int]], bool]:
+    """The prompts of `input_ids`, each with `prefix_ids` before it, and whether it is a batch."""
+    prompts, is_batch = split_ids(fields.input_ids or [], "input_ids")
+    prefix = fields.prefix_ids or []
+    return [[*prefix, *ids] for ids in prompts] if prefix else prompts, is_batch
 
 
 def split_ids(value: list[Any], name: str) -> tuple[list[list[int]], bool]:

@@ -40,6 +40,7 @@ def info_routes(context: ServerContext, version: str) -> APIRouter:
         return json_response(
             {
                 **shown,
+                "engine": "sapwood",
                 "version": version,
                 "status": frontend.state.value,
                 "num_open_requests": frontend.num_open,

@@ -59,10 +59,12 @@ CONSTRAINTS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "ebnf", "stru
 
 
 class GenerateFields(msgspec.Struct, kw_only=True):
-    """The body of `/generate`. A list of texts, or a list of lists of ids, is a batch; other fields may then be lists too."""
+    """The body of `/generate`. A list of texts, or a list of lists of ids, is a batch; other fields may then be lists too.
+    `prefix_ids` stand before each of `input_ids`, and are sent once."""
 
     text: str | list[str] | None = None
     input_ids: list[Int64 | Ids] | None = None
+    prefix_ids: Ids | None = None
     sampling_params: SamplingFields | list[SamplingFields] | None = None
     stream: bool | None = None
     rid: str | list[str] | None = None
