@@ -42,23 +42,37 @@ class ToolFormat:
 
 @dataclass(frozen=True, slots=True)
 class StrictFormat:
-    """How calls are written when a grammar binds their arguments: what is before (with the name) and after them."""
+    """How calls are written when a grammar binds their arguments. Each of `shapes` is what is before (with the name) and after
+    them; `trigger` is what every call that `read` sees has before it."""
 
     read: ReadCalls
     trigger: str
-    before: str
-    after: str
+    shapes: tuple[tuple[str, str], ...]
 
 
-_STRICT_HERMES = StrictFormat(read_strict_hermes, "<tool_call>", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>")
+_STRICT_HERMES = StrictFormat(
+    read_strict_hermes, "<tool_call>", (('<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>"),)
+)
+_STRICT_MISTRAL = StrictFormat(read_mistral, "[TOOL_CALLS]", (("[TOOL_CALLS]%s[ARGS]", ""),))
+_STRICT_DEEPSEEK = StrictFormat(  # its marks are control tokens, which free text never holds: each call has a section of its own
+    read_deepseek,
+    "<｜tool▁calls▁begin｜>",
+    (
+        ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>%s<｜tool▁sep｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+        (
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n```json\n",
+            "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+    ),
+)
 # The order counts for finding a format in a template: the particular before the general.
 TOOL_FORMATS: dict[str, ToolFormat] = {
-    "deepseek": ToolFormat(read_deepseek, ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",)),
+    "deepseek": ToolFormat(read_deepseek, ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",), _STRICT_DEEPSEEK),
     "kimi": ToolFormat(read_kimi, ("<|tool_calls_section_begin|>",), ("<|tool_calls_section_begin|>",)),
     "glm": ToolFormat(read_glm, ("<arg_key>",), ("<tool_call>",)),
     "qwen3-coder": ToolFormat(read_qwen3_coder, ("<function=",), ("<tool_call>",)),
     "hermes": ToolFormat(read_hermes, ("<tool_call>",), ("<tool_call>",), _STRICT_HERMES),
-    "mistral": ToolFormat(read_mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",)),
+    "mistral": ToolFormat(read_mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), _STRICT_MISTRAL),
     "pythonic": ToolFormat(read_pythonic, ("<|python_start|>", "<|tool_list_start|>", "[func_name1("), ("<|python_start|>",)),
     "llama3": ToolFormat(read_llama3, ("<|python_tag|>", '"parameters": dictionary'), ("<|python_tag|>",)),
 }

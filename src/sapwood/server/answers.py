@@ -56,11 +56,11 @@ class Reading:
             why = "in this model's format" if form is None else "beside another form of the answer"
             message = f"strict functions are not supported {why} unless tool_choice forces a call; leave out strict"
             raise InvalidRequest(message, param="tools")
-        tags = []
+        tags: list[dict[str, object]] = []
         for function in self.tool_use.callable:
             schema = dict(function.parameters) if function.is_strict else {"type": "object"}
             content = {"type": "json_schema", "json_schema": schema}
-            tags.append({"begin": form.before % function.name, "content": content, "end": form.after})
+            tags += [{"begin": before % function.name, "content": content, "end": after} for before, after in form.shapes]
         once = not self.tool_use.is_parallel
         tag = {"type": "triggered_tags", "triggers": [form.trigger], "tags": tags, "stop_after_first": once}
         return want("tools", "structural_tag", {"format": tag})
