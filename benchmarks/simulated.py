@@ -40,13 +40,15 @@ from sapwood.worker.build import BuiltWorker, build_worker
 from sapwood.worker.followers import Followers
 
 TOLERANCE = 0.15
+SEEDS = range(5)
+"""Of the steps' variation; shown is the median."""
 USUAL = WorkloadOptions(rate=4.0, pause_s=0.3, num_turns=4, seed=1)
 CALIBRATION = WorkloadOptions(num_requests=36, rate=4.0, input_tokens=350, output_tokens=40, spread=0.95, seed=2)
 CALIBRATION_NAME = "random"
 LOADS = {
-    "shared-prefix": replace(USUAL, num_requests=40, num_prefixes=4, prefix_tokens=256, input_tokens=48, output_tokens=32),
-    "multi-turn": replace(USUAL, num_requests=32, rate=2.0, input_tokens=64, output_tokens=32),
-    "agents": replace(USUAL, num_requests=40, rate=2.0, num_prefixes=2, prefix_tokens=384, input_tokens=64, output_tokens=24),
+    "shared-prefix": replace(USUAL, num_requests=80, num_prefixes=4, prefix_tokens=256, input_tokens=48, output_tokens=32),
+    "multi-turn": replace(USUAL, num_requests=96, rate=2.0, input_tokens=64, output_tokens=32),
+    "agents": replace(USUAL, num_requests=80, rate=1.0, num_prefixes=2, prefix_tokens=384, input_tokens=64, output_tokens=24),
 }
 MAX_CONCURRENCY = 8
 MEASURES = (("tokens_per_s", "tokens/s", 1.0), ("ttft_s", "ms to first token", 1e3), ("hit_rate", "% cached", 100.0))
@@ -98,10 +100,10 @@ class Bench:
     def rehearse(self, path: str) -> Rehearsal:
         return rehearse(path, overlap=self._overlap)
 
-    def simulate(self, name: str, options: WorkloadOptions, cost: CostModel) -> Seen:
+    def simulate(self, name: str, options: WorkloadOptions, cost: CostModel, seed: int) -> Seen:
         limits = replace(self._built.engine.limits, vocab_size=VOCAB_SIZE, eos_token_ids=())
-        chosen = self._built.options
-        simulation = Simulation(limits=limits, options=chosen, cost=cost, max_concurrency=MAX_CONCURRENCY, overlap=self._overlap)
+        chosen, overlap = replace(self._built.options, seed=seed), self._overlap
+        simulation = Simulation(limits=limits, options=chosen, cost=cost, max_concurrency=MAX_CONCURRENCY, overlap=overlap)
         report = simulate(simulation, generated(name, options))
         return Seen(report.output_tokens_per_s, report.ttft.p50, report.hit_rate)
 
@@ -154,8 +156,10 @@ def compare(bench: Bench, repeats: int) -> bool:
     print("\n| workload | | real, median (range) | simulated | difference | fitted to the run itself | difference |")
     print("|---|---|---|---|---|---|---|")
     for name, options in LOADS.items():
-        free = [bench.simulate(name, options, cost) for cost in costs]
-        own = [bench.simulate(name, options, calibrate(one.logs[name])) for one in rounds]
+        own_costs = [calibrate(one.logs[name]) for one in rounds]
+        free, own = (
+            [bench.simulate(name, options, cost, seed) for cost in models for seed in SEEDS] for models in (costs, own_costs)
+        )
         for what, unit, scale in MEASURES:
             values = spread([getattr(one.seen[name], what) * scale for one in rounds])
             cells = f"{values.median:.1f} ({values.least:.1f} to {values.most:.1f})"

@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
         report = simulate(simulation, requests, lambda num_done: bars("simulate", num_done, args.num_requests or 0))
     gc.enable()
     with console.capture() as page:
-        console.print(f"{simulation.cost}")
+        cost, ratios = simulation.cost, simulation.cost.spread or (1.0,)
+        console.print(f"{msgspec.structs.replace(cost, spread=())}, steps vary from {ratios[0]:.2f} to {ratios[-1]:.2f} of that")
         for table in tables(report):
             console.print(table)
     print(page.get(), end="")

@@ -23,10 +23,16 @@ from sapwood.scheduler.step_log import measured_steps
 MIN_STEPS = 20
 NUM_REFITS = 3
 SHORTEST_S = 1e-6
+NUM_RATIOS, SMALLEST_RATIO = 100, 1e-3
 
 
 class StepTimes(Protocol):
     """How long steps take, and what a turn of the loop takes until its step is launched."""
+
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """By what steps vary: equally likely factors of `seconds`, 1 on average; none: they do not."""
+        ...
 
     @property
     def turn_s(self) -> float:
@@ -44,7 +50,8 @@ class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Tokens cost `base_s + token_s * tokens`, or, where `points` are given, what lies between the two nearest of these
     (tokens, seconds) pairs; beyond the last one the last slope goes on. `turn_s` is what the host needs to decide on a step and
-    to launch it: hidden while another one runs, and what a client's tokens wait for before they are on their way.
+    to launch it: hidden while another one runs, and what a client's tokens wait for before they are on their way. `spread` is how
+    much steps vary: equally likely ratios of what a step takes to what is said here, 1 on average (none: steps do not vary).
     """
 
     base_s: float = 0.0
@@ -53,11 +60,14 @@ class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read_s: float = 0.0
     turn_s: float = 0.0
     points: tuple[tuple[int, float], ...] = ()
+    spread: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         tokens, seconds = [point[0] for point in self.points], [point[1] for point in self.points]
         if min(self.base_s, self.token_s, self.attended_s, self.read_s, self.turn_s, *seconds, 0.0) < 0.0:
             raise ConfigError("a cost model's seconds must not be negative")
+        if self.spread and min(self.spread) <= 0.0:
+            raise ConfigError("a cost model's spread must be positive ratios")
         if len(tokens) == 1 or tokens != sorted(set(tokens)) or seconds != sorted(seconds):
             raise ConfigError("a cost model's points must be at least two, with rising tokens and seconds that do not fall")
         if not self.points and self.base_s + self.token_s <= 0.0:
@@ -91,8 +101,8 @@ def load_cost(path: str) -> CostModel:
 
 def calibrate(*step_logs: str) -> CostModel:
     """The model that fits the measured steps of logs (`--step-log`) best, in relative error: a line that bends where steps have
-    about 1, 2, 4, 8... tokens, and what attending and reading add; and the median turn that was not hidden by a step. Raises
-    ConfigError when they are too few.
+    about 1, 2, 4, 8... tokens, and what attending and reading add; how much steps vary around that; and the median turn that was
+    not hidden by a step. Raises ConfigError when they are too few.
 
     Errors are counted in parts of what the model says, not of what was measured: else steps that something delayed would count
     less than others, and the model would be too fast on average.
@@ -111,7 +121,15 @@ def calibrate(*step_logs: str) -> CostModel:
     heights_s = np.cumsum(rises_s).tolist()
     turn_s = median([step.turn_s for step in steps if step.turn_s is not None] or [0.0])
     points = tuple(zip(map(int, knots), heights_s, strict=True))
-    return CostModel(attended_s=attended_s, read_s=read_s, turn_s=turn_s, points=points)
+    spread = _spread(table[:, 3] / np.maximum(features @ found, SHORTEST_S))
+    return CostModel(attended_s=attended_s, read_s=read_s, turn_s=turn_s, points=points, spread=spread)
+
+
+def _spread(ratios: NDArray[np.float64]) -> tuple[float, ...]:
+    """Means of equal parts of the sorted ratios, scaled to a mean of 1."""
+    parts = np.array_split(np.sort(ratios), min(len(ratios), NUM_RATIOS))
+    means = np.maximum([part.mean() for part in parts], SMALLEST_RATIO)
+    return tuple((means / means.mean()).tolist())
 
 
 def _knots(counts: set[int]) -> NDArray[np.float64]:

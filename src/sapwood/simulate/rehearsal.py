@@ -32,7 +32,7 @@ class Rehearsal:
 class RecordedTimes:
     """The measured times of a log's steps, one after the other."""
 
-    turn_s = 0.0
+    turn_s, spread = 0.0, ()
 
     def __init__(self, durations_s: Iterator[float]) -> None:
         self._durations_s = durations_s

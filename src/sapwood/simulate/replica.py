@@ -7,6 +7,7 @@ that of `worker.loop`, so equal step times give the plans of a real worker.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.messages.types import StepInputs, TokenEvent, ToWorker
@@ -35,9 +36,11 @@ class ReplicaTotals:
 class Replica:
     """Turned from outside. `completions` holds, by request number, the prompt's length and the ids that will be sampled (the last
     one again and again when they run out); the caller fills it, and gives requests their number as seed. `last_plan` is what the
-    latest turn launched, `told_s` when its events went out."""
+    latest turn launched, `told_s` when its events went out. How much steps differ from the cost model is drawn from `chance`."""
 
-    def __init__(self, limits: EngineLimits, options: SchedulerOptions, cost: StepTimes, overlap: bool) -> None:
+    def __init__(
+        self, limits: EngineLimits, options: SchedulerOptions, cost: StepTimes, overlap: bool, chance: Random | None = None
+    ) -> None:
         self.scheduler = Scheduler(limits, options)
         self.now_s = 0.0
         self.told_s = 0.0
@@ -46,6 +49,8 @@ class Replica:
         self.totals = ReplicaTotals()
         self.completions: dict[int, tuple[int, list[int]]] = {}
         self._cost = cost
+        self._spread = cost.spread
+        self._chance = chance or Random(options.seed)
         self._overlap = overlap
         self.inbox: list[ToWorker] = []
         self._running: Running | None = None
@@ -97,6 +102,8 @@ class Replica:
             else:
                 ids.append(-1)
         duration_s = self._cost.seconds(num_tokens, num_attended, num_read) if num_tokens else 0.0
+        if self._spread:
+            duration_s *= self._spread[int(self._chance.random() * len(self._spread))]
         began_s = max(self.now_s, self._free_s)
         self._free_s = began_s + duration_s
         self.totals.busy_s += duration_s

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
+from random import Random
 
 from sapwood.core.plan import EngineLimits
 from sapwood.core.sampling import SamplingParams
@@ -55,8 +56,9 @@ class Simulator:
     def __init__(self, simulation: Simulation, workload: Iterable[SimRequest], progress: Progress) -> None:
         self._simulation = simulation
         self._route = routers.get(simulation.routing)()
+        chance = Random(simulation.options.seed)
         self._replicas = [
-            Replica(simulation.limits, simulation.options, simulation.cost, simulation.overlap)
+            Replica(simulation.limits, simulation.options, simulation.cost, simulation.overlap, chance)
             for _ in range(simulation.num_replicas)
         ]
         self._source: Iterator[SimRequest] = iter(workload)

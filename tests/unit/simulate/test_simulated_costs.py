@@ -66,6 +66,24 @@ def test_calibrating_finds_the_cost_behind_measured_steps_and_simulating_with_it
     assert again.ttft.p50 == pytest.approx(real.ttft.p50, rel=0.05)
 
 
+def test_steps_vary_as_the_measured_ones_do(tmp_path: Path) -> None:
+    """Every tenth step of the logged run takes three times as long; so it is found, and so it is drawn again."""
+    options, path = SchedulerOptions(step_token_budget=64, request_timelines=0), tmp_path / "steps"
+    sizes = WorkloadOptions(num_requests=60, rate=4.0, input_tokens=120, output_tokens=30, prefix_tokens=64)
+    varying = CostModel(base_s=0.007, token_s=0.0003, spread=(*[0.8] * 9, 2.8))
+    log, simulation = FileStepLog(str(path), LIMITS, options), Simulation(limits=LIMITS, options=options, cost=varying)
+    simulator = Simulator(simulation, workloads.get("shared-prefix")(sizes), lambda done: None)
+    _record(simulator._replicas[0], log)
+    simulator.run()
+    log.close()
+    found = calibrate(str(path))
+    assert np.mean(found.spread) == pytest.approx(1.0) and found.spread[50] == pytest.approx(0.8, rel=0.1)
+    assert 0.06 < np.mean(np.array(found.spread) > 2.0) < 0.14
+    assert found.seconds(30, 0) == pytest.approx(varying.seconds(30, 0), rel=0.15)
+    with pytest.raises(ConfigError, match="spread"):
+        CostModel(base_s=0.01, token_s=0.001, spread=(1.0, 0.0))
+
+
 def _record(replica: Replica, log: FileStepLog) -> None:
     decide = replica.scheduler.step
 
