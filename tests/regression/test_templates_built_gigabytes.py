@@ -52,11 +52,10 @@ def test_what_would_be_huge_is_not_built(expression: str) -> None:
 @pytest.mark.parametrize(
     "step", ["[ns.x, ns.x]", "{'a': ns.x, 'b': ns.x}", "ns.x ~ ns.x", "dict(a=ns.x, b=ns.x)", "(ns.x, ns.x)"]
 )
-@pytest.mark.parametrize("use", ["ns.x", "ns.x|string", "ns.x|tojson", "ns.x == ns.y"])
-def test_what_doubles_ends_early(step: str, use: str) -> None:
-    steps = f"{{% set ns.x = {step} %}}{{% set ns.y = {step.replace('ns.x', 'ns.y')} %}}"
+def test_what_doubles_ends_early(step: str) -> None:
+    """Else writing it out, or comparing it, would take for ever."""
     with pytest.raises(InvalidRequest, match="characters"):  # and not for want of time
-        render("{% set ns = namespace(x='a', y='a') %}{% for i in range(60) %}" + steps + "{% endfor %}{{ " + use + " }}")
+        render("{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = " + step + " %}{% endfor %}{{ ns.x }}")
 
 
 def test_captured_blocks_that_double_end_early() -> None:

@@ -21,7 +21,7 @@ MAX_RENDERED_CHARS = 1 << 24
 MAX_NUMBER = 1 << 20
 """The largest width, count or precision that a filter or a method takes."""
 MAX_INTEGER_BITS = 1 << 12
-_ELEMENT_CHARS = 64
+_ELEMENT_CHARS = 128
 """What a list's element or a mapping's entry counts for, besides itself: a bound for the time that looking takes, too."""
 _DIGITS = re.compile(r"\d+")
 _FILLERS = frozenset({"indent", "tojson", "expandtabs"})
