@@ -77,10 +77,19 @@ def test_pages_of_other_sites_are_refused() -> None:
         ({"origin": "null"}, 403),
         ({"origin": "http://[bad"}, 403),
         ({"origin": "http://evil.example:30000", "host": "evil.example:30000"}, 403),
+        ({"host": "evil.example:30000"}, 403),
+        ({"host": "127.0.0.1.evil.example"}, 403),
+        ({"host": "EVIL.example."}, 403),
+        ({"host": "127.0.0.1:30000"}, 200),
+        ({"host": "[::1]:30000"}, 200),
+        ({"host": "my-machine.local"}, 200),
         ({"origin": "http://localhost:30000", "host": "localhost:30000"}, 200),
         ({}, 200),
     ):
         assert ask(house, "POST", "/generate", headers=headers, json=BODY).status_code == status, headers
+    for shown in ask(house, "GET", "/v1/models").headers:  # no page of another site may read anything
+        assert not shown.startswith("access-control-")
+    assert ask(house, "OPTIONS", "/generate", headers={"access-control-request-method": "POST"}).status_code == 405
     open_house = make_house(api_key="k")
     headers = {"origin": "http://my.site", "host": "my.site", **bearer("k")}
     assert ask(open_house, "POST", "/generate", headers=headers, json=BODY).status_code == 200

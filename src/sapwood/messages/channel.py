@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -70,6 +71,8 @@ class Receiver(Generic[T]):
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(address)
+        if address.startswith("ipc://"):
+            os.chmod(address.removeprefix("ipc://"), 0o600)
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
 
     def receive(self, wait_s: float = 0.0) -> list[T]:

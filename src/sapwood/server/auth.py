@@ -6,6 +6,7 @@ readiness and the chat page's files needs one, and admin routes need the admin k
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Awaitable, Callable
 
 from starlette.datastructures import Headers
@@ -18,6 +19,7 @@ from sapwood.server.keys import Keys
 from sapwood.server.webpage import FILES
 
 LOOPBACK_HOSTS = frozenset(("127.0.0.1", "localhost", "::1"))
+LOCAL_ENDINGS = (".localhost", ".local", ".internal")
 OPEN_PATHS = frozenset(("/health", "/ready", *FILES))
 
 
@@ -39,6 +41,8 @@ class KeyGuard:
         await self._app(scope, receive, send)
 
     def _check(self, path: str, headers: Headers) -> None:
+        if self._is_private and is_public_name(_without_port(headers.get("host", ""))):
+            raise Forbidden("this server answers to localhost, not to other sites' names; set --api-key to serve other names")
         self._check_origin(headers)
         if path not in OPEN_PATHS and not self._keys.open_route(headers):
             raise Unauthorized("this server needs an API key; send it as the header Authorization: Bearer KEY, or x-api-key: KEY")
@@ -46,7 +50,8 @@ class KeyGuard:
     def _check_origin(self, headers: Headers) -> None:
         """A browser names the page's site in Origin; a page of another site must not drive this server behind its user's back.
 
-        On a loopback address without a key a name that merely points here (DNS rebinding) is another site too.
+        On a loopback address without a key a name that merely points here (DNS rebinding) is another site too; since browsers
+        leave Origin out where a page reads from its own name, a name of the internet is refused with or without it.
         """
         origin, host = headers.get("origin"), headers.get("host", "")
         if origin is None:
@@ -69,6 +74,18 @@ def admin_check(keys: Keys) -> Callable[[Request], Awaitable[None]]:
             raise Unauthorized("this route needs the admin key; send it as the header Authorization: Bearer KEY")
 
     return check
+
+
+def is_public_name(host: str) -> bool:
+    """Whether this may be a name that somebody else registered: one with a dot that is neither an address nor of this network."""
+    name = host.lower()
+    if "." not in name or name.endswith(LOCAL_ENDINGS):
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def _without_port(host: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,6 +111,8 @@ def test_the_socket_folder_is_private_and_goes_away() -> None:
     topology = create_topology()
     folder = Path(topology.folder)
     assert folder.stat().st_mode & 0o777 == 0o700
+    with zmq.Context() as context, contextlib.closing(Receiver(context, topology.server, Stop)):
+        assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600]
     assert len({topology.server, topology.worker, topology.detokenizer, topology.tokenizer(0), topology.tokenizer(1)}) == 5
     topology.close()
     assert not folder.exists()
