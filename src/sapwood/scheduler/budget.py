@@ -14,6 +14,8 @@ from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.step_cost import StepCost
 
 UNLIMITED = 2**62
+EARLY, STRETCH_STEP, MAX_STRETCH = 0.95, 0.01, 2.0
+"""A step that ended before this share of the target lets the next one take that much more, up to so many times the target."""
 
 
 class Allowance(Protocol):
@@ -144,11 +146,29 @@ class AutoBudget:
         self._most = UNLIMITED if step_tokens is None else step_tokens
         self._page = min(page_size, self._most)
         self._cost = StepCost()
+        self._stretch = 1.0
 
     def observe(self, plan: StepPlan, duration_s: float) -> None:
         """One more measured step."""
         if duration_s > 0.0 and plan.rows:
+            self._try_more(plan.rows, duration_s)
             self._cost.learn(plan.rows, duration_s)
+
+    def _try_more(self, rows: Sequence[RowRun], duration_s: float) -> None:
+        """Where the model cut a prompt beside decodes, and all the same the step ended well before the target, the next may be
+        larger: a model that saw only small chunks cannot know that larger ones cost hardly more."""
+        num_decodes = sum(row.samples and row.count == 1 for row in rows)
+        is_cut, num_prompt = any(not row.samples for row in rows), sum(row.count for row in rows) - num_decodes
+        if not num_decodes or not is_cut or num_prompt > self._cost.largest_prompt:
+            return  # nobody waited, there was no more to compute, or the chunk was as large as any may become at once
+        if duration_s < EARLY * self._aim_s:
+            self._stretch = min(self._stretch * (1.0 + STRETCH_STEP), MAX_STRETCH)
+        elif duration_s > self._aim_s:
+            self._stretch = max(self._stretch * (1.0 - STRETCH_STEP), 1.0)
+
+    @property
+    def _aim_s(self) -> float:
+        return self._target_s / self._cost.margin
 
     def open(self, decodes: Sequence[RowRun]) -> TimeAllowance | TokenAllowance:
         """What the target leaves beside these decodes."""
@@ -158,7 +178,7 @@ class AutoBudget:
         decodes_s = self._cost.of_step(decodes)
         most = min(self._most, max(2 * self._cost.largest_prompt, self._page))
         floor = self._page if decodes_s > self._target_s else 1
-        return TimeAllowance(self._cost, self._target_s / self._cost.margin - decodes_s, most, floor)
+        return TimeAllowance(self._cost, self._aim_s * self._stretch - decodes_s, most, floor)
 
 
 def make_budget(options: SchedulerOptions, page_size: int) -> TokenBudget:

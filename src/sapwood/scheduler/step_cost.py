@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from sapwood.core.plan import RowRun
 
 WINDOW = 64
-TYPICAL_QUANTILE, TAIL_QUANTILE = 0.5, 0.99
+TAIL_WINDOW = 256
+"""What is rare shows in no fewer steps."""
+TYPICAL_QUANTILE, TAIL_QUANTILE = 0.5, 0.995
 TAIL_SHARE = 1.5
 """A step of the tail may take so many times what a typical one may."""
 MAX_MARGIN = 2.0
@@ -31,8 +33,8 @@ class StepCost:
     """A linear model of step times, refitted to the latest measurements."""
 
     def __init__(self) -> None:
-        self._mixed = _Window()
-        self._decodes = _Window()
+        self._mixed = _Window(TAIL_WINDOW)
+        self._decodes = _Window(WINDOW)
         self._coefficients = np.zeros(4)
         self._base_s = self._token_s = self._attended_s = self._read_s = 0.0
         self._is_stale = False
@@ -56,16 +58,15 @@ class StepCost:
         if not self._is_stale:
             return
         self._is_stale = False
-        samples = np.concatenate([self._mixed.samples(), self._decodes.samples()])
+        samples = np.concatenate([self._mixed.latest(WINDOW), self._decodes.latest(WINDOW)])
         self._coefficients = fit_step_times(samples, self._coefficients)
         self._base_s, self._token_s, self._attended_s, self._read_s = self._coefficients.tolist()
-        judged = self._mixed.samples()
+        judged = self._mixed.latest(TAIL_WINDOW)
         if len(judged):
-            predicted = predicted_s(judged, self._coefficients)
-            ratios = np.sort(judged[:, 3] / np.maximum(predicted, 1e-9))
-            typical, tail = (float(ratios[round(quantile * (len(ratios) - 1))]) for quantile in (TYPICAL_QUANTILE, TAIL_QUANTILE))
+            ratios = judged[:, 3] / np.maximum(predicted_s(judged, self._coefficients), 1e-9)
+            typical, tail = quantile(ratios[-WINDOW:], TYPICAL_QUANTILE), quantile(ratios, TAIL_QUANTILE)
             self.margin = min(max(typical, tail / TAIL_SHARE, 1.0), MAX_MARGIN)
-            self.largest_prompt = int(judged[:, 4].max())
+            self.largest_prompt = int(judged[-WINDOW:, 4].max())
 
     def of_row(self, first: int, count: int) -> float:
         """Seconds that these positions add to a step."""
@@ -89,16 +90,23 @@ class StepCost:
 class _Window:
     """The latest measurements: tokens, attended positions, positions read, seconds, prompt tokens. float64 [n, 5]."""
 
-    def __init__(self) -> None:
-        self._ring = np.zeros((WINDOW, 5))
+    def __init__(self, size: int) -> None:
+        self._ring = np.zeros((size, 5))
         self._num_added = 0
 
     def add(self, *sample: float) -> None:
-        self._ring[self._num_added % WINDOW] = sample
+        self._ring[self._num_added % len(self._ring)] = sample
         self._num_added += 1
 
-    def samples(self) -> NDArray[np.float64]:
-        return self._ring[: min(self._num_added, WINDOW)]
+    def latest(self, count: int) -> NDArray[np.float64]:
+        """Up to `count` samples, the latest one last."""
+        last = np.arange(max(self._num_added - count, 0), self._num_added)
+        return self._ring[last % len(self._ring)]
+
+
+def quantile(values: NDArray[np.float64], share: float) -> float:
+    """The value below which that share of all lies."""
+    return float(np.sort(values)[round(share * (len(values) - 1))])
 
 
 def predicted_s(samples: NDArray[np.float64], coefficients: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -93,6 +93,21 @@ def test_steps_beside_decodes_keep_the_target_and_use_it() -> None:
     assert sorted(durations[20:])[len(durations) // 2] > 0.018, "what the target leaves is used"
 
 
+def test_small_chunks_do_not_hide_that_larger_ones_cost_hardly_more() -> None:
+    """A prompt's first token costs 20 ms beside decodes, every further one 0.4 ms; chunks of one look like 20 ms a token."""
+    budget, durations = AutoBudget(0.071, 2048, 16), list[float]()
+    decode = RowRun(0, 500, 1, True)
+    for step in range(400):
+        rows = [decode]
+        if step >= 64:
+            allowance = budget.open(rows)
+            rows.append(RowRun(1, 0, allowance.grant(0, 4000) if step >= 128 else 1, False))
+        durations.append(0.035 if len(rows) == 1 else 0.055 + 0.0004 * rows[1].count)
+        budget.observe(StepPlan(step, (), (), no_copies(), tuple(rows)), durations[-1])
+    late = sorted(durations[-100:])
+    assert late[50] > 0.93 * 0.071 and late[-1] < 1.05 * 0.071
+
+
 def test_it_follows_a_machine_that_becomes_slower() -> None:
     budget = AutoBudget(0.02, 2048, 16)
     drive(budget, 100, num_decodes=8)
