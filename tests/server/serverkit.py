@@ -224,6 +224,7 @@ def make_house(
                 backend.tokenizer.vocab_size,
                 chosen.max_queued_requests,
                 allow_auto_truncate=chosen.allow_auto_truncate,
+                caps=chosen.caps,
             )
         )
     chat = ChatRenderer(backend.tokenizer, template)

@@ -19,6 +19,7 @@ from sapwood.config.options import BY_NAME
 from sapwood.config.raw import RawOptions
 from sapwood.config.sections import (
     CacheSection,
+    CapsSection,
     Choice,
     Config,
     EngineSection,
@@ -245,6 +246,13 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         body_timeout_s=pick.get("body_timeout_s"),
         read_timeout_s=pick.get("read_timeout_s"),
         tls=_tls(pick),
+        caps=CapsSection(
+            samples=pick.get("max_samples"),
+            stop_strings=pick.get("max_stop_strings"),
+            top_logprobs=pick.get("max_logprobs"),
+            logit_bias=pick.get("max_logit_bias"),
+            prompt_tokens=pick.get("max_prompt_tokens"),
+        ),
     )
 
 

@@ -114,6 +114,17 @@ class SchedulerSection:
 
 
 @dataclass(frozen=True, slots=True)
+class CapsSection:
+    """How much one request may ask for, below what any server takes. `prompt_tokens=None`: what the context holds."""
+
+    samples: int = 128
+    stop_strings: int = 32
+    top_logprobs: int = 128
+    logit_bias: int = 1024
+    prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TlsSection:
     """HTTPS, in uvicorn's words: a certificate (with its chain), its key, and whose certificates clients must show."""
 
@@ -157,6 +168,7 @@ class ServerSection:
     body_timeout_s: float = 30.0
     read_timeout_s: float = 300.0
     tls: TlsSection | None = None
+    caps: CapsSection = CapsSection()
 
 
 @dataclass(frozen=True, slots=True)

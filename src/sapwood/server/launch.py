@@ -229,6 +229,7 @@ class Replica:
         self._frontend.limits = replace(
             serving_limits(info, num_running + settings.max_queued_requests + self._num_displacing()),
             allow_auto_truncate=settings.allow_auto_truncate,
+            caps=settings.caps,
             longest_token_chars=max(len(vocabulary.token_bytes(token_id)) for token_id in range(vocabulary.vocab_size)),
         )
         sizes = {"max_total_tokens": info["max_total_num_tokens"], "max_running_requests": num_running}

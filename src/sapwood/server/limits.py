@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sapwood.config.sections import CapsSection
 from sapwood.core.pooling import Task
 from sapwood.errors import InvalidRequest, Overloaded, Unavailable
 
@@ -52,6 +53,7 @@ class ServingLimits:
     task: Task = Task.GENERATE
     vector_size: int = 0
     labels: tuple[str, ...] = ()
+    caps: CapsSection = CapsSection()
 
     @property
     def max_prompt_chars(self) -> int | None:

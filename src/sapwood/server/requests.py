@@ -78,6 +78,7 @@ def resolve(prompt: PromptRequest, limits: ServingLimits) -> PromptRequest:
     """The request with `max_new_tokens` set (and the prompt cut, where the server may); raises InvalidRequest naming a field."""
     check_task(prompt.pooling is not None, limits.task)
     validate(prompt.params, limits.vocab_size)
+    _check_caps(prompt, limits)
     if not 0 < len(prompt.rid) <= MAX_RID_CHARS:
         raise InvalidRequest(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
     _check_ids("prompt", prompt.token_ids, limits.vocab_size)
@@ -140,6 +141,22 @@ def _fit(prompt: PromptRequest, limits: ServingLimits) -> PromptRequest:
         raise InvalidRequest(f"min_new_tokens is {min_new}, but at most {max_new} tokens will be made", param="min_new_tokens")
     params = msgspec.structs.replace(prompt.params, max_new_tokens=max_new)
     return msgspec.structs.replace(prompt, token_ids=token_ids, params=params)
+
+
+def _check_caps(prompt: PromptRequest, limits: ServingLimits) -> None:
+    """What this server's options allow less of than any server takes."""
+    caps, params = limits.caps, prompt.params
+    shortens = limits.allow_auto_truncate or caps.prompt_tokens is None
+    for name, count, most in (
+        ("n", params.n, caps.samples),
+        ("stop", len(params.stop), caps.stop_strings),
+        ("stop_regex", len(params.stop_regex), caps.stop_strings),
+        ("logit_bias", len(params.logit_bias), caps.logit_bias),
+        ("top_logprobs", prompt.logprobs.top_n, caps.top_logprobs),
+        ("prompt", 0 if shortens else len(prompt.token_ids), caps.prompt_tokens or 0),
+    ):
+        if count > most:
+            raise InvalidRequest(f"{name} asks for {count}, and this server takes at most {most}; ask for less", param=name)
 
 
 def _check_logprobs(options: LogprobOptions, num_prompt: int, vocab_size: int) -> None:
