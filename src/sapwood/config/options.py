@@ -161,7 +161,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("chunked_prefill_size", "scheduling", "int", None, check=chunk_size, automatic="by device",
            help="Tokens in one step before the rest of a prompt waits for the next; -1: no limit."),
     Option("target_itl_ms", "scheduling", "float", None, check=positive, automatic="none: the budget is fixed",
-           help="Longest step that running streams should see; prompts beside them are cut to fit, by measured step times."),
+           help="Typical time between tokens of a running stream; prompts beside it are cut to fit, by measured step times."),
     Option("max_prefill_tokens", "scheduling", "int", 16384, check=at_least(1),
            help="Prompt tokens in one step, over all requests."),
     Option("max_running_requests", "scheduling", "int", None, ("max_num_seqs",), check=at_least(1), automatic="by device",
