@@ -1,5 +1,5 @@
 """A number above 6 and below 7 could be 6: llguidance 1.9 takes a whole bound that is excluded, where both bounds have one whole
-part. Found by benchmarks/constraints.py on a real model."""
+part. And one above 1.5 could be 1.5000000000000001, which is 1.5 to every reader. Found by benchmarks/constraints.py."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ CASES = [
     ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, ["0.1", "0.5"], ["0", "0.0", "0.6"]),
     ({"type": "number", "exclusiveMaximum": -6, "minimum": -6.5}, ["-6.1", "-6.5"], ["-6", "-6.0", "-6.6"]),
     ({"type": "number", "exclusiveMaximum": 0, "minimum": -0.5}, ["-0.1"], ["0", "-0", "-0.0", "0.0"]),
+    ({"type": "number", "exclusiveMinimum": 1.5, "exclusiveMaximum": 1.51}, ["1.501"], ["1.5", "1.5000000000000001", "1.51"]),
+    ({"type": "number", "exclusiveMaximum": 109.09}, ["109.08", "-3"], ["109.09"]),
     ({"exclusiveMinimum": 6, "maximum": 6.5, "minimum": 2, "type": ["number", "null"]}, ["6.2", "null"], ["6", "3"]),
     ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3}, ["1", "2"], ["0", "3"]),
 ]

@@ -45,10 +45,11 @@ def _check_number(node: Any) -> None:
 
 
 def with_closed_bounds(schema: Any) -> Any:
-    """The schema with whole numbers as bounds of fractions that exclude themselves (`exclusiveMinimum: 6`) as the number that
-    follows, as far as that matters (`minimum: 6.000000006`).
+    """The schema with bounds of fractions that exclude themselves (`exclusiveMinimum: 6`) as the number that follows, as far as
+    that matters (`minimum: 6.000000006`).
 
-    llguidance 1.9 takes 6 for a number above 6 where the maximum is below 7; it reads closed bounds rightly.
+    llguidance 1.9 takes 6 for a number above 6 where the maximum is below 7, and 1.5000000000000001, which every reader of JSON
+    takes for 1.5, for one above 1.5; it reads closed bounds rightly.
     """
     if isinstance(schema, list):
         return [with_closed_bounds(item) for item in schema]
@@ -72,7 +73,9 @@ def _closed_part(key: str, value: Any) -> Any:
 def _close(schema: dict[str, Any], exclusive: str, inclusive: str, sign: int) -> None:
     """Replace one bound, unless there is none (in older drafts it is true or false)."""
     bound, other = schema.get(exclusive), schema.get(inclusive)
-    if not _is_number(bound) or abs(bound) > LARGEST_BOUND or bound != int(bound):
+    if not _is_number(bound) or abs(bound) > LARGEST_BOUND:
+        return
+    if bound != int(bound) and sign * bound < 0:  # towards zero llguidance would no longer take what is a beginning of the bound
         return
     if inclusive in schema and not _is_number(other):
         return
