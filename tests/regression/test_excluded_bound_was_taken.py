@@ -20,6 +20,8 @@ CASES = [
     ({"type": "number", "exclusiveMaximum": 0, "minimum": -0.5}, ["-0.1"], ["0", "-0", "-0.0", "0.0"]),
     ({"type": "number", "exclusiveMinimum": 1.5, "exclusiveMaximum": 1.51}, ["1.501"], ["1.5", "1.5000000000000001", "1.51"]),
     ({"type": "number", "exclusiveMaximum": 109.09}, ["109.08", "-3"], ["109.09"]),
+    ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, ["0", "0.9", "0.99"], ["1", "1.0"]),
+    ({"type": "number", "exclusiveMinimum": -1, "maximum": 0}, ["0", "-0.9", "-0.99"], ["-1", "-1.0"]),
     ({"exclusiveMinimum": 6, "maximum": 6.5, "minimum": 2, "type": ["number", "null"]}, ["6.2", "null"], ["6", "3"]),
     ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3}, ["1", "2"], ["0", "3"]),
 ]

@@ -75,7 +75,7 @@ def _close(schema: dict[str, Any], exclusive: str, inclusive: str, sign: int) ->
     bound, other = schema.get(exclusive), schema.get(inclusive)
     if not _is_number(bound) or abs(bound) > LARGEST_BOUND:
         return
-    if bound != int(bound) and sign * bound < 0:  # towards zero llguidance would no longer take what is a beginning of the bound
+    if sign * bound < 0:  # towards zero llguidance would no longer take what is a beginning of the bound
         return
     if inclusive in schema and not _is_number(other):
         return
