@@ -66,7 +66,7 @@ def test_a_server_gives_what_the_engine_gives(endpoint: sgl.RuntimeEndpoint, llm
 def test_streams_add_up(endpoint: sgl.RuntimeEndpoint) -> None:
     state = everything.run("why?", backend=endpoint, stream=True)
     pieces = list(state.text_iter())
-    assert "".join(pieces) == state.text() and len(pieces) > 13
+    assert "".join(pieces) == state.text() and len(pieces) > 3  # how many updates are sent together depends on the machine
     assert "".join(state.text_iter("a")) == state["a"]
 
 
