@@ -167,14 +167,13 @@ TEST(program_keeps_the_law_of_batches) {
 }
 
 TEST(rows_in_pieces_give_the_bits_of_shared_operations) {
-  const auto ids = prompt(170, 1);
+  const auto ids = prompt(100, 1);
   const Trace want = alone(2, ids, 2, 1000, 0, 0);
-  for (int lanes : {1, 2, 3})
-    for (int piece_rows : {1, 5, 16, 64})
-      for (int chunk : {11, 1000}) {
-        const Trace got = alone(lanes, ids, 2, chunk, 0, piece_rows);
-        CHECK(got.ids == want.ids && test::same_bits(got.logits.data(), want.logits.data(), want.logits.size()));
-      }
+  for (int lanes : {1, 3})
+    for (int piece_rows : {1, 7, 64}) {
+      const Trace got = alone(lanes, ids, 2, 60, 0, piece_rows);
+      CHECK(got.ids == want.ids && test::same_bits(got.logits.data(), want.logits.data(), want.logits.size()));
+    }
 }
 
 TEST(balanced_keys_change_no_bit) {

@@ -52,6 +52,7 @@ def test_damaged_files_are_not_served(tmp_path: Path) -> None:
         assert "damaged and ignored" in server.log.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.real_model
 @needs_native
 def test_a_real_model_killed_while_it_writes(tmp_path: Path) -> None:

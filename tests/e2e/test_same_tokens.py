@@ -93,6 +93,7 @@ def test_native_tokens_and_logprobs_are_the_same_to_the_bit(variant: str, native
                 assert result.logprobs == alone.logprobs
 
 
+@pytest.mark.long
 @pytest.mark.real_model
 def test_two_ranks_give_the_same_tokens(tmp_path: Path, expected: list[tuple[list[int], list[float]]]) -> None:
     with serving(tmp_path, MODEL, "--tp-size", "2", "--kernel-backend", "reference", "--max-total-tokens", "8192") as server:

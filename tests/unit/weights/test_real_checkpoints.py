@@ -63,6 +63,7 @@ def test_every_tensor_can_be_read_and_parts_agree(name):
         assert raw is not None and np.array_equal(dequantise(raw.data, raw.type).reshape(whole.shape), whole.numpy())
 
 
+@pytest.mark.long
 def test_smollm2_equals_transformers_reading():
     path = path_of("smollm2-135m-instruct")
     checkpoint = open_checkpoint(path)
