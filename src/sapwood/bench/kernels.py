@@ -89,7 +89,7 @@ class Ring:
         self._program.quantise(source, activations)
         for weight in weights:
             self._program.linear([weight], activations, out)
-        self._program.cut_rows(0)
+        self._program.cut_rows(0)  # one product after the other over all rows, or each piece would read the whole ring
         self._program.finish()
         self._native = native
 
