@@ -27,6 +27,7 @@ from sapwood.server.constraints import only_one, want
 from sapwood.server.native.control import check_memory_fields, read_num_steps, read_update
 from sapwood.server.native.generate import (
     DEFAULT_MAX_NEW_TOKENS,
+    check_source,
     logprob_options,
     request_ids,
     sampling_params,
@@ -277,10 +278,7 @@ class Engine:
         return requests, shape, session
 
     def _prompt_ids(self, fields: GenerateFields) -> tuple[list[list[int]], bool]:
-        if (fields.text is None) == (fields.input_ids is None):
-            raise InvalidRequest("give either prompt or input_ids, and not both", param="prompt")
-        if fields.prefix_ids and fields.input_ids is None:
-            raise InvalidRequest("prefix_ids stand before input_ids; leave them out", param="prefix_ids")
+        check_source(fields, "prompt")
         if fields.text is None:
             return with_prefix(fields)
         continues = fields.session_params is not None and fields.session_params.rid is not None

@@ -19,7 +19,7 @@ import msgspec
 from sapwood.errors import ConfigError
 
 MAX_WAITING = 10_000
-"""Lines that the log's thread has not written yet; beyond it lines are lost, and counted."""
+"""Lines that the log's thread has not written yet; beyond it lines are lost."""
 
 logger = logging.getLogger(__name__)
 

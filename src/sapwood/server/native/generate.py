@@ -138,10 +138,7 @@ def sampling_params(fields: SamplingFields) -> SamplingParams:
 
 async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> tuple[list[list[int]], bool, str]:
     """The ids of each prompt, whether the client sent a batch, and the field they came in."""
-    if (fields.text is None) == (fields.input_ids is None):
-        raise InvalidRequest("send either text or input_ids, and not both", param="text")
-    if fields.prefix_ids and fields.input_ids is None:
-        raise InvalidRequest("prefix_ids stand before input_ids, and there are none; leave prefix_ids out", param="prefix_ids")
+    check_source(fields, "text")
     continues = fields.session_params is not None and fields.session_params.rid is not None
     if continues and not (fields.text or fields.input_ids):
         return [[]], False, "text"
@@ -162,6 +159,14 @@ def _in_session(context: ServerContext, session: SessionParams, prompts: list[li
     if is_batch:
         raise InvalidRequest("a session takes one prompt at a time; send the turns one by one", param="session_params")
     return context.frontend.sessions.compose(session, prompts[0], context.frontend.limits.max_request_tokens)
+
+
+def check_source(fields: GenerateFields, text: str) -> None:
+    """Raise InvalidRequest unless the prompts come as text (a field of the name `text`) or as ids."""
+    if (fields.text is None) == (fields.input_ids is None):
+        raise InvalidRequest(f"send either {text} or input_ids, and not both", param=text)
+    if fields.prefix_ids and fields.input_ids is None:
+        raise InvalidRequest("prefix_ids stand before input_ids, and there are none; leave prefix_ids out", param="prefix_ids")
 
 
 def with_prefix(fields: GenerateFields) -> tuple[list[list[int]], bool]:
