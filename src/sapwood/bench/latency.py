@@ -21,6 +21,7 @@ from sapwood.bench.measure import Samples, Spread, alternate, ratios, spread
 from sapwood.bench.prompts import draw_ids
 from sapwood.bench.show import grid, spread_cells
 from sapwood.config.sections import Config
+from sapwood.core.garbage import spare_the_living
 from sapwood.core.plan import Engine, StepPlan
 from sapwood.errors import ConfigError, EngineFailed
 from sapwood.messages.types import Submit, ToWorker, pack_ids
@@ -159,6 +160,7 @@ def measure_latency(config: Config, path: str, shape: Shape, repeats: int, repor
     followers = Followers(config, path)
     built = build_worker(config.model, config.engine, config.scheduler, path, followers.group, report)
     worker = WorkerCore(built.scheduler, NumberedEngine(built.engine), config.scheduler.overlap, transfers=built.transfers)
+    spare_the_living()  # as a worker does
     try:
         bench = Bench(built, worker, shape)
         return summarise(config, built.engine, shape, alternate(bench.cases(), repeats))

@@ -11,6 +11,7 @@ import os
 import msgspec
 import zmq
 
+from sapwood.core.garbage import spare_the_living
 from sapwood.detokenizer.detokenizer import Detokenizer
 from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.child import receive_orders
@@ -50,6 +51,7 @@ def main() -> None:
     inbox: Receiver[ToDetokenizer] = Receiver(context, orders.topology.detokenizer, ToDetokenizer)
     server = Sender(context, orders.topology.server)
     detokenizer = Detokenizer(open_tokenizer(orders.tokenizer_path))
+    spare_the_living()
     server.send(Ready(orders.name, os.getpid()))
     draining = False
     while not draining:

@@ -22,6 +22,7 @@ import uvloop
 from fastapi import FastAPI
 
 from sapwood.config.sections import Config, ModelOptions, ServerSection
+from sapwood.core.garbage import spare_the_living
 from sapwood.detokenizer.main import DetokenizerOrders
 from sapwood.errors import ConfigError, EngineFailed, SapwoodError
 from sapwood.grammar.api import GrammarOptions
@@ -238,6 +239,7 @@ class Replica:
     def _start_serving(self, worker: Ready) -> None:
         settings = self._config.server
         self._note_worker(worker)
+        spare_the_living()
         self._link.alive = self._has_started = True
         self._frontend.start_serving(self._frontend.limits)
         scheme = "https" if settings.tls else "http"

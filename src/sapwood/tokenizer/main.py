@@ -11,6 +11,7 @@ import os
 import msgspec
 import zmq
 
+from sapwood.core.garbage import spare_the_living
 from sapwood.errors import SapwoodError
 from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.child import receive_orders
@@ -46,6 +47,7 @@ def main() -> None:
     questions: Receiver[ToTokenizer] = Receiver(context, orders.topology.tokenizer(orders.index), ToTokenizer)
     answers = Sender(context, orders.topology.server)
     tokenizer = open_tokenizer(orders.tokenizer_path)
+    spare_the_living()
     answers.send(Ready(orders.name, os.getpid()))
     draining = False
     while not draining:

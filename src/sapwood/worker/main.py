@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
+from sapwood.core.garbage import spare_the_living
 from sapwood.distributed.group import connect
 from sapwood.errors import SapwoodError
 from sapwood.messages.channel import Receiver, Sender
@@ -90,6 +91,7 @@ def serve_rank(orders: WorkerOrders) -> None:
     else:
         port = FollowerPort(ranks.control, built.steward)
     log = open_step_log(_step_log_path(orders), built.engine.limits, built.options)
+    spare_the_living()
     server.send(Ready(orders.name, os.getpid(), built.info))
     run(built, port, orders.scheduler.overlap, log)
     built.transfers.close()

@@ -1,0 +1,15 @@
+"""Python's cycle collector, kept off what lives as long as its process.
+
+Knows nothing of what it spares. A full pass walks over every container there is: after loading, some hundred thousand that never
+become garbage, tens of milliseconds in the middle of somebody's stream.
+"""
+
+from __future__ import annotations
+
+import gc
+
+
+def spare_the_living() -> None:
+    """Collect once, then leave whatever is alive out of all later passes. For a process that is ours, when it is ready to serve."""
+    gc.collect()
+    gc.freeze()
