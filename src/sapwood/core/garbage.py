@@ -10,6 +10,6 @@ import gc
 
 
 def spare_the_living() -> None:
-    """Collect once, then leave whatever is alive out of all later passes. For a process that is ours, when it is ready to serve."""
+    """Collect once, then leave whatever is alive out of all later passes; for a process that is ours, once it is ready."""
     gc.collect()
     gc.freeze()
