@@ -3,6 +3,7 @@
     SapwoodError
     ├── InvalidRequest      400  a client's mistake; `param` names the field
     │   ├── UnknownModel    404
+    │   ├── PromptTooLong   400  prompt and completion exceed the context
     │   └── Unauthorized    401
     ├── Overloaded          429  limits of this client, or a full queue (Retry-After)
     ├── TimedOut            408  the time that the request was given is over
@@ -46,6 +47,12 @@ class UnknownModel(InvalidRequest):
 
     status = 404
     code = "model_not_found"
+
+
+class PromptTooLong(InvalidRequest):
+    """Prompt and completion are more than the context holds; agents shorten their history when they see this code."""
+
+    code = "context_length_exceeded"
 
 
 class Unauthorized(InvalidRequest):

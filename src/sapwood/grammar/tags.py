@@ -7,17 +7,17 @@ of tags stays free, inside of them nothing but their content can be written, and
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from llguidance import regex_to_lark
 
 from sapwood.errors import InvalidRequest
+from sapwood.grammar.arguments import STYLES, ArgumentsWriter
+from sapwood.grammar.rules import RuleBook
 
-MAX_TAGS = 512
+MAX_TAGS = 4096
 MAX_DEPTH = 32
-TEXT = "TEXT: /(.|\\n)*/"
 
 
 def tag_grammar(
@@ -51,17 +51,15 @@ class TagWriter:
     """Writes the rules of one structural tag."""
 
     def __init__(self, schema: Callable[[Any], Any], to_lark: Callable[[str], str], control_ids: Mapping[str, int]) -> None:
-        self._schema, self._to_lark, self._control_ids = schema, to_lark, control_ids
-        parts = sorted(filter(None, control_ids), key=len, reverse=True)
-        self._controls = re.compile("|".join(map(re.escape, parts))) if parts else None
-        self._rules: list[str] = []
+        self._schema, self._to_lark = schema, to_lark
+        self._book = RuleBook(control_ids)
+        self._arguments = ArgumentsWriter(self._book, schema)
         self._grammars: list[dict[str, str]] = []
 
     def write(self, form: Any) -> dict[str, Any]:
         """All grammars, the main one first."""
         start = self._form(form, is_last=True, depth=0)
-        lark = "\n".join(["%llguidance {}", f"start: {start}", TEXT, *self._rules])
-        return {"grammars": [{"name": "structural_tag", "lark_grammar": lark}, *self._grammars]}
+        return {"grammars": [{"name": "structural_tag", "lark_grammar": self._book.lark(start)}, *self._grammars]}
 
     def _form(self, form: Any, *, is_last: bool, depth: int) -> str:
         """One form as the right side of a rule; only the last one may go on as long as it likes."""
@@ -69,9 +67,9 @@ class TagWriter:
             _refuse(f"is nested more than {MAX_DEPTH} levels deep")
         match _get(form, "type", str):
             case "const_string":
-                return self._literal(_get(form, "value", str))
+                return self._book.literal(_get(form, "value", str))
             case "json_schema":
-                return f"%json {json.dumps(self._schema(_get(form, 'json_schema', (dict, bool))))}"
+                return self._by_schema(form)
             case "regex":
                 return f"/{regex_to_lark(_get(form, 'pattern', str), '')}/"
             case "grammar":
@@ -82,9 +80,9 @@ class TagWriter:
                 return self._sequence(_get(form, "elements", list), is_last, depth)
             case "or":
                 options = [self._form(each, is_last=is_last, depth=depth + 1) for each in _get(form, "elements", list)]
-                return self._rule(" | ".join(options) or '""')
+                return self._book.rule(" | ".join(options) or '""')
             case "tag":
-                return f"{self._literal(_get(form, 'begin', str))} {self._content(form, depth)}"
+                return self._tag(form, depth)
             case "triggered_tags" if not form.get("excludes"):
                 return self._triggered(form, is_last, depth)
             case "tags_with_separator":
@@ -92,20 +90,14 @@ class TagWriter:
             case kind:
                 _refuse(f"has a form {kind[:100]!r} that is not supported here" + ("" if is_last else " before others"))
 
-    def _rule(self, right: str, suffix: str = "") -> str:
-        name = f"part_{len(self._rules)}"
-        self._rules.append(f"{name}{suffix}: {right}")
-        return name
-
-    def _literal(self, text: str) -> str:
-        """A text, its control tokens by their ids."""
-        if self._controls is None:
-            return json.dumps(text)
-        parts, end = [], 0
-        for found in self._controls.finditer(text):
-            parts += [json.dumps(text[end : found.start()]), f"<[{self._control_ids[found[0]]}]>"]
-            end = found.end()
-        return " ".join(part for part in (*parts, json.dumps(text[end:])) if part != '""') or '""'
+    def _by_schema(self, form: Any) -> str:
+        """A value that a schema describes: in JSON, or the arguments of a call in another notation."""
+        schema, style = _get(form, "json_schema", (dict, bool)), form.get("style", "json")
+        if style in STYLES:
+            return self._arguments.write(style, self._schema(schema))
+        if style != "json":
+            _refuse(f"has a json_schema whose style is none of json, {', '.join(STYLES)}")
+        return f"%json {json.dumps(self._schema(schema))}"
 
     def _grammar(self, text: str) -> str:
         name = f"grammar_{len(self._grammars)}"
@@ -115,7 +107,12 @@ class TagWriter:
     def _sequence(self, elements: list[Any], is_last: bool, depth: int) -> str:
         end = len(elements) - 1
         parts = [self._form(each, is_last=is_last and index == end, depth=depth + 1) for index, each in enumerate(elements)]
-        return self._rule(" ".join(parts) or '""')
+        return self._book.rule(" ".join(parts) or '""')
+
+    def _tag(self, tag: Any, depth: int, head: str = "") -> str:
+        """A tag; `head` is what stands for the part of its beginning that was written already."""
+        begin = _get(tag, "begin", str)
+        return f"{head or self._book.literal(begin)} {self._content(tag, depth)}"
 
     def _content(self, tag: Any, depth: int) -> str:
         """The content of a tag and its end; a free text goes on up to the end's first occurrence."""
@@ -124,20 +121,33 @@ class TagWriter:
         if not isinstance(ends, list) or not ends or not all(isinstance(end, str) for end in ends):
             _refuse("has a tag whose end is no text")
         content = _get(tag, "content", dict)
-        closing = [self._literal(end) for end in ends]
-        if content.get("type") == "any_text" and all(ends):
-            if any("<[" in end for end in closing):
-                return f"TEXT {self._rule(' | '.join(closing))}"
-            return self._rule(f"TEXT ({' | '.join(closing)})", "[lazy]")
-        return f"{self._form(content, is_last=False, depth=depth + 1)} {self._rule(' | '.join(closing))}"
+        if content.get("type") == "any_text" and any(ends):
+            return self._book.up_to(self._book.free(self._controls(ends)), ends)
+        closing = [self._book.literal(end) for end in ends]
+        return f"{self._form(content, is_last=False, depth=depth + 1)} {self._book.any_of(closing)}"
 
     def _triggered(self, form: Any, is_last: bool, depth: int) -> str:
-        tags, triggers = self._tags(form), _get(form, "triggers", list)
-        if not triggers or not all(isinstance(trigger, str) and trigger for trigger in triggers):
-            _refuse("has triggers that are no texts")
+        tags, triggers = self._tags(form), _texts(form, "triggers")
+        if not triggers:
+            _refuse("has no triggers")
         once, surely = form.get("stop_after_first") is True, form.get("at_least_one") is True
         if not (is_last or (once and surely)):
             _refuse("has triggered tags that other forms follow; only with at_least_one and stop_after_first can they")
+        controls = self._controls(triggers)
+        text = self._book.free(controls)
+        if not form.get("never_begins_with"):
+            tag = self._triggered_tag(tags, triggers, text, depth)
+            if once:
+                return tag if surely else self._book.any_of([tag, text])
+            return f"({tag}){'+' if surely else '*'} {text}"
+        starts = _texts(form, "never_begins_with")
+        first_text = self._book.free(controls, starts)
+        first = self._triggered_tag(tags, triggers, first_text, depth)
+        more = "" if once else f" ({self._triggered_tag(tags, triggers, text, depth)})* {text}"
+        return self._book.any_of([f"{first}{more}", *([] if surely else [first_text])])
+
+    def _triggered_tag(self, tags: list[Any], triggers: list[str], text: str, depth: int) -> str:
+        """Free text up to the first occurrence of a trigger, and one of its tags."""
         heads: dict[str, str] = {}
         options = []
         for tag in tags:
@@ -146,26 +156,24 @@ class TagWriter:
             if trigger is None:
                 _refuse("has a tag that begins with none of the triggers")
             if trigger not in heads:
-                heads[trigger] = self._head(trigger)
-            options.append(f"{heads[trigger]} {self._literal(begin[len(trigger) :])} {self._content(tag, depth)}")
-        tag_rule = self._rule(" | ".join(options))
-        if once:
-            return tag_rule if surely else self._rule(f"{tag_rule} | TEXT")
-        return f"({tag_rule}){'+' if surely else '*'} TEXT"
+                heads[trigger] = self._head(trigger, text)
+            options.append(self._tag(tag, depth, f"{heads[trigger]} {self._book.literal(begin[len(trigger) :])}"))
+        return self._book.rule(" | ".join(options))
 
-    def _head(self, trigger: str) -> str:
-        """Free text up to the first occurrence of a trigger."""
-        literal = self._literal(trigger)
-        if "<[" not in literal:
-            return self._rule(f"TEXT {literal}", "[lazy]")
-        if not literal.startswith("<["):
+    def _head(self, trigger: str, text: str) -> str:
+        if self._book.holds_control(trigger) and not self._book.opening_control(trigger):
             _refuse("has a trigger with text before a control token")
-        return self._rule(f"TEXT {literal}")
+        return self._book.rule(self._book.up_to(text, [trigger]))
+
+    def _controls(self, marks: list[str]) -> list[str]:
+        """The control tokens that those marks begin with."""
+        return [control for control in map(self._book.opening_control, marks) if control]
 
     def _separated(self, form: Any, depth: int) -> str:
-        tags = [f"{self._literal(_get(tag, 'begin', str))} {self._content(tag, depth)}" for tag in self._tags(form)]
-        tag_rule = self._rule(" | ".join(tags))
-        more = "" if form.get("stop_after_first") is True else f" ({self._literal(_get(form, 'separator', str))} {tag_rule})*"
+        tag_rule = self._book.rule(" | ".join(self._tag(tag, depth) for tag in self._tags(form)))
+        separator = _get(form, "separator", str)
+        between = f"{self._book.literal(separator)} " if separator else ""
+        more = "" if form.get("stop_after_first") is True else f" ({between}{tag_rule})*"
         return f"({tag_rule}{more}){'' if form.get('at_least_one') is True else '?'}"
 
     def _tags(self, form: Any) -> list[Any]:
@@ -173,6 +181,14 @@ class TagWriter:
         if not tags or len(tags) > MAX_TAGS:
             _refuse(f"has {len(tags)} tags; send 1 to {MAX_TAGS}")
         return tags
+
+
+def _texts(form: Any, name: str) -> list[str]:
+    """A list of texts, none of them empty."""
+    found: list[Any] = _get(form, name, list)
+    if not all(isinstance(text, str) and text for text in found):
+        _refuse(f"has {name} that is no list of texts")
+    return found
 
 
 def _get(value: Any, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:

@@ -6,14 +6,17 @@ then text is content.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from sapwood.errors import ConfigError
 from sapwood.parsing.harmony import HarmonyParser
-from sapwood.parsing.pieces import Parser, PlainText, Tools, Writer
+from sapwood.parsing.pieces import Parser, PlainText, Tools, Writer, draw_id, draw_short_id
 from sapwood.parsing.pythonic import read_pythonic
 from sapwood.parsing.source import Source, SteppedParser, Steps
+from sapwood.parsing.strict_formats import STRICT, STRICT_READERS, Rest
 from sapwood.parsing.tagged_arguments import read_glm, read_qwen3_coder
 from sapwood.parsing.thinking import Then, ThinkParser, ThinkTags
 from sapwood.parsing.tool_formats import (
@@ -24,7 +27,6 @@ from sapwood.parsing.tool_formats import (
     read_list,
     read_llama3,
     read_mistral,
-    read_strict_hermes,
 )
 
 AUTO, NONE, HARMONY = "auto", "none", "gpt-oss"
@@ -37,42 +39,16 @@ class ToolFormat:
     read: ReadCalls
     signs: tuple[str, ...]
     marks: tuple[str, ...]
-    strict: StrictFormat | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StrictFormat:
-    """How calls are written when a grammar binds their arguments. Each of `shapes` is what is before (with the name) and after
-    them; `trigger` is what every call that `read` sees has before it."""
-
-    read: ReadCalls
-    trigger: str
-    shapes: tuple[tuple[str, str], ...]
-
-
-_STRICT_HERMES = StrictFormat(
-    read_strict_hermes, "<tool_call>", (('<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>"),)
-)
-_STRICT_MISTRAL = StrictFormat(read_mistral, "[TOOL_CALLS]", (("[TOOL_CALLS]%s[ARGS]", ""),))
-_STRICT_DEEPSEEK = StrictFormat(  # its marks are control tokens, which free text never holds: each call has a section of its own
-    read_deepseek,
-    "<｜tool▁calls▁begin｜>",
-    (
-        ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>%s<｜tool▁sep｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
-        (
-            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n```json\n",
-            "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        ),
-    ),
-)
 # The order counts for finding a format in a template: the particular before the general.
 TOOL_FORMATS: dict[str, ToolFormat] = {
-    "deepseek": ToolFormat(read_deepseek, ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",), _STRICT_DEEPSEEK),
+    "deepseek": ToolFormat(read_deepseek, ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",)),
     "kimi": ToolFormat(read_kimi, ("<|tool_calls_section_begin|>",), ("<|tool_calls_section_begin|>",)),
     "glm": ToolFormat(read_glm, ("<arg_key>",), ("<tool_call>",)),
     "qwen3-coder": ToolFormat(read_qwen3_coder, ("<function=",), ("<tool_call>",)),
-    "hermes": ToolFormat(read_hermes, ("<tool_call>",), ("<tool_call>",), _STRICT_HERMES),
-    "mistral": ToolFormat(read_mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), _STRICT_MISTRAL),
+    "hermes": ToolFormat(read_hermes, ("<tool_call>",), ("<tool_call>",)),
+    "mistral": ToolFormat(read_mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]",)),
     "pythonic": ToolFormat(read_pythonic, ("<|python_start|>", "<|tool_list_start|>", "[func_name1("), ("<|python_start|>",)),
     "llama3": ToolFormat(read_llama3, ("<|python_tag|>", '"parameters": dictionary'), ("<|python_tag|>",)),
 }
@@ -99,9 +75,14 @@ class OutputFormat:
     is_hybrid: bool = False
 
     @property
-    def strict(self) -> StrictFormat | None:
-        """How strict calls are written; None where the format has no such form."""
-        return TOOL_FORMATS[self.tool_format].strict if self.tool_format in TOOL_FORMATS else None
+    def has_short_ids(self) -> bool:
+        """Whether the model's template takes no other ids of calls than nine letters and digits."""
+        return self.tool_format == "mistral"
+
+    def strict_form(self, tools: Tools, rest: Rest) -> dict[str, Any] | None:
+        """The structural tag that binds calls of `tools` to their schemas; None where nothing is read as a call."""
+        name = HARMONY if self.is_harmony else self.tool_format
+        return STRICT[name](tools, rest) if name in STRICT else None
 
     @property
     def is_harmony(self) -> bool:
@@ -138,8 +119,8 @@ class OutputFormat:
         """
         if self.is_harmony and not is_forced:
             return HarmonyParser(tools, separates)
-        read = self.strict.read if is_strict and self.strict is not None else self._read_calls
-        calls = _calls_parser(read_list if is_forced else read, tools)
+        read = STRICT_READERS.get(self.tool_format, self._read_calls) if is_strict else self._read_calls
+        calls = _calls_parser(read_list if is_forced else read, tools, draw_short_id if self.has_short_ids else draw_id)
         if not separates or self.reasoning_format not in THINK_TAGS:
             return calls or PlainText()
         tags = THINK_TAGS[self.reasoning_format]
@@ -182,10 +163,10 @@ def _find_reasoning_format(template: str) -> str:
     return "qwen3" if "</think>" in template else NONE
 
 
-def _calls_parser(read: ReadCalls | None, tools: Tools) -> SteppedParser | None:
+def _calls_parser(read: ReadCalls | None, tools: Tools, draw: Callable[[], str]) -> SteppedParser | None:
     if read is None or not tools:
         return None
-    return SteppedParser(partial(_read, read, tools), tidies=True)
+    return SteppedParser(partial(_read, read, tools), tidies=True, draw_id=draw)
 
 
 def _read(read: ReadCalls, tools: Tools, source: Source, writer: Writer) -> Steps[None]:

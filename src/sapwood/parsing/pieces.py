@@ -7,7 +7,7 @@ and calls are numbered from 0 without gaps.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -134,11 +134,21 @@ def parse(parser: Parser, text: str) -> Answer:
     return join([*parser.feed(text), *parser.finish()])
 
 
+def draw_id() -> str:
+    """A new call's id, as OpenAI's look."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def draw_short_id() -> str:
+    """A new call's id where templates insist on nine letters and digits."""
+    return uuid.uuid4().hex[:9]
+
+
 class Writer:
     """Collects pieces for whoever asks next; `tidies`: white space beside calls is nobody's text and is left out."""
 
-    def __init__(self, tidies: bool = False) -> None:
-        self._tidies = tidies
+    def __init__(self, tidies: bool = False, draw_id: Callable[[], str] = draw_id) -> None:
+        self._tidies, self._draw_id = tidies, draw_id
         self._pieces: list[Piece] = []
         self._space = ""
         self._reasoning_space = ""
@@ -171,7 +181,7 @@ class Writer:
         """A call begins."""
         self._space = ""
         self._follows_call = True
-        self._pieces.append(CallStart(self._num_calls, id or f"call_{uuid.uuid4().hex[:24]}", name))
+        self._pieces.append(CallStart(self._num_calls, id or self._draw_id(), name))
         self._num_calls += 1
 
     def arguments(self, text: str) -> None:

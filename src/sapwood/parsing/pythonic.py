@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,23 +27,47 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 def read_pythonic(source: Source, writer: Writer, tools: Tools) -> Steps[None]:
     """A list at the beginning of the text, or after `<|python_start|>`."""
-    yield from attempt(source, writer, "", _list(source, writer, tools))
+    return _read(source, writer, partial(_list, source, writer, tools))
+
+
+def read_exact_pythonic(source: Source, writer: Writer, tools: Tools) -> Steps[None]:
+    """The same, but only as it is written by the rules: without white space before the first name."""
+    return _read(source, writer, partial(_exact_list, source, writer, tools))
+
+
+def _read(source: Source, writer: Writer, read_list: Callable[[], Steps[Found]]) -> Steps[None]:
+    yield from attempt(source, writer, "", read_list())
     while opening := (yield from source.until(("<|python_start|>",), writer.content)):
-        yield from attempt(source, writer, opening, _list(source, writer, tools))
+        yield from attempt(source, writer, opening, read_list())
 
 
 def _list(source: Source, writer: Writer, tools: Tools) -> Steps[Found]:
     yield from source.space()
     if not (yield from source.literal("[")):
         return Found.NOTHING
-    found = yield from read_each(source, partial(_call, source, writer, tools), partial(has_more_items, source))
+    yield from source.space()
+    return (yield from _calls(source, writer, tools))
+
+
+def _exact_list(source: Source, writer: Writer, tools: Tools) -> Steps[Found]:
+    return (yield from _calls(source, writer, tools)) if (yield from source.literal("[")) else Found.NOTHING
+
+
+def _calls(source: Source, writer: Writer, tools: Tools) -> Steps[Found]:
+    """What follows the opening bracket."""
+
+    def has_more() -> Steps[bool]:
+        has_comma = yield from has_more_items(source)
+        yield from source.space()
+        return has_comma
+
+    found = yield from read_each(source, partial(_call, source, writer, tools), has_more)
     if found is Found.CALL:
         yield from source.literal("<|python_end|>")
     return found
 
 
 def _call(source: Source, writer: Writer, tools: Tools) -> Steps[Found]:
-    yield from source.space()
     name = yield from source.word(_NAME_CHAR)
     arguments = (yield from _arguments(source)) if name in tools else None
     if arguments is None:
@@ -100,7 +125,9 @@ def _balanced(source: Source) -> Steps[str]:
 def _literal(node: ast.expr) -> Any:
     """The JSON value of a literal; raises ValueError for anything else."""
     match node:
-        case ast.Constant(value) if value is None or isinstance(value, (bool, int, float, str)):
+        case ast.Constant(str(value)):  # halves of a pair, as JSON may spell a character, are put together
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case ast.Constant(value) if value is None or isinstance(value, (bool, int, float)):
             return value
         case ast.Name(id) if id in _JSON_NAMES:
             return _JSON_NAMES[id]

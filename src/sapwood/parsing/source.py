@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from sapwood.parsing.json_scanner import JsonScanner
-from sapwood.parsing.pieces import Piece, Writer
+from sapwood.parsing.pieces import Piece, Writer, draw_id
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -156,8 +156,8 @@ class Source:
 class SteppedParser:
     """A parser whose reader is a generator function of a source and a writer."""
 
-    def __init__(self, read: Callable[[Source, Writer], Steps[None]], tidies: bool) -> None:
-        self.source, self._writer = Source(), Writer(tidies)
+    def __init__(self, read: Callable[[Source, Writer], Steps[None]], tidies: bool, draw_id: Callable[[], str] = draw_id) -> None:
+        self.source, self._writer = Source(), Writer(tidies, draw_id)
         self._steps = read(self.source, self._writer)
         next(self._steps, None)
 

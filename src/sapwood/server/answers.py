@@ -7,13 +7,16 @@ text, and are handed out once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from sapwood.core.constraint import Constraint
 from sapwood.core.sampling import SamplingParams
 from sapwood.errors import InvalidRequest
 from sapwood.parsing.formats import OutputFormat
 from sapwood.parsing.pieces import Answer, CallArguments, CallStart, Parser, Piece, Reasoning, join, merge
+from sapwood.parsing.strict_formats import Rest
 from sapwood.server.backend import Vocabulary
 from sapwood.server.constraints import Wanted, want
 from sapwood.server.record import RequestRecord, Update
@@ -24,7 +27,8 @@ from sapwood.server.tooling import NO_TOOLS, ToolUse
 class Reading:
     """How the answers to one prompt are to be read. `prompt_end` is the end of the prompt's text.
 
-    `separates`: reasoning is told from content; `streams_reasoning`: it is handed out while it comes, not in one piece.
+    `separates`: reasoning is told from content; `streams_reasoning`: it is handed out while it comes, not in one piece; `wanted`
+    is the form that the client wants the answer to have, if it makes no calls.
     """
 
     form: OutputFormat
@@ -32,6 +36,7 @@ class Reading:
     prompt_end: str = ""
     separates: bool = True
     streams_reasoning: bool = True
+    wanted: Constraint | None = None
 
     def params(self, params: SamplingParams) -> SamplingParams:
         """The parameters with which the text keeps the marks that the parser looks for."""
@@ -39,36 +44,47 @@ class Reading:
             return params
         return msgspec.structs.replace(params, skip_special_tokens=False)
 
-    def forced(self, params: SamplingParams) -> Wanted | None:
-        """The calls that the answer must consist of, if it must, or the form of those that it may hold, if they are strict."""
+    def bound(self) -> Wanted | None:
+        """The form of an answer that must consist of calls, or may hold some whose arguments are bound."""
         if not self.tool_use.must_call:
-            return self._strict(params) if self.tool_use.is_strict else None
-        if params.constraint is not None:
+            return self._bound_calls() if self.binds else None
+        if self.wanted is not None:
             raise InvalidRequest(
                 "tool_choice forces calls, which leave no room for another form; leave it out", param="tool_choice"
             )
         return want("tools", "json_schema", self.tool_use.call_schema)
 
-    def _strict(self, params: SamplingParams) -> Wanted:
-        """Free text in which every call has the form of its function's schema."""
-        form = self.form.strict
-        if form is None or params.constraint is not None:
-            why = "in this model's format" if form is None else "beside another form of the answer"
-            message = f"strict functions are not supported {why} unless tool_choice forces a call; leave out strict"
+    @property
+    def binds(self) -> bool:
+        """Whether calls that may be made are bound: where they are strict, or where there is no free text to find them in."""
+        return self.tool_use.is_strict or (bool(self.tool_use.functions) and self._answer is not None)
+
+    @property
+    def _answer(self) -> dict[str, Any] | None:
+        """The client's form of the answer, if that is JSON, for a structural tag."""
+        if self.wanted is None or self.wanted.kind not in ("json_schema", "json_object"):
+            return None
+        schema = {"type": "object"} if self.wanted.kind == "json_object" else msgspec.json.decode(self.wanted.text)
+        return {"type": "json_schema", "json_schema": schema}
+
+    def _bound_calls(self) -> Wanted | None:
+        """Free text, or the JSON that is wanted, in which every call has the form of its function's schema."""
+        if self.wanted is not None and self._answer is None:
+            message = "strict functions go with JSON as the form of the answer, and with no other form; leave out one of them"
             raise InvalidRequest(message, param="tools")
-        tags: list[dict[str, object]] = []
-        for function in self.tool_use.callable:
-            schema = dict(function.parameters) if function.is_strict else {"type": "object"}
-            content = {"type": "json_schema", "json_schema": schema}
-            tags += [{"begin": before % function.name, "content": content, "end": after} for before, after in form.shapes]
-        once = not self.tool_use.is_parallel
-        tag = {"type": "triggered_tags", "triggers": [form.trigger], "tags": tags, "stop_after_first": once}
-        return want("tools", "structural_tag", {"format": tag})
+        tools = {use.name: use.parameters if use.is_strict else {"type": "object"} for use in self.tool_use.callable}
+        form = self.form.strict_form(tools, Rest(self.tool_use.is_parallel, self._answer))
+        if form is not None:
+            return want("tools", "structural_tag", {"format": form})
+        if self.tool_use.is_strict:
+            message = "strict functions are not supported by a server that leaves calls in the text (--tool-call-parser none)"
+            raise InvalidRequest(f"{message} unless tool_choice forces a call; leave out strict", param="tools")
+        return None
 
     def parser(self) -> Parser:
         """A fresh parser."""
         use = self.tool_use
-        forced, strict = use.must_call, use.is_strict
+        forced, strict = use.must_call, self.binds
         return self.form.parser(use.tools, self.prompt_end, separates=self.separates, is_forced=forced, is_strict=strict)
 
 

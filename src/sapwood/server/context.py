@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from sapwood.config.sections import ServerSection
 from sapwood.core.sampling import SamplingParams
-from sapwood.errors import InvalidRequest, UnknownModel
+from sapwood.errors import InvalidRequest, PromptTooLong, UnknownModel
 from sapwood.grammar.check import ConstraintChecker
 from sapwood.server.answers import Reading
 from sapwood.server.backend import Pieces, ServedModel
@@ -56,9 +56,9 @@ class ServerContext:
         counts, limits = list(lengths), self.frontend.limits
         check_room(self.frontend.num_open, len(counts) * max(1, n or 1), limits.max_open_requests)
         if limits.max_prompt_chars is not None and max(counts) > limits.max_prompt_chars:
-            raise InvalidRequest(
-                f"{name} has {max(counts)} characters, far more than the {limits.max_request_tokens} tokens that a request may "
-                f"hold, its completion included; shorten the {name}",
+            raise PromptTooLong(
+                f"{name} has {max(counts)} characters, far more than this model's maximum context length is "
+                f"({limits.max_request_tokens} tokens, the completion included); shorten the {name}",
                 param=name,
             )
 
@@ -71,9 +71,9 @@ class ServerContext:
         return msgspec.structs.replace(params, constraint=wanted.constraint)
 
     async def shape(self, reading: Reading, params: SamplingParams) -> SamplingParams:
-        """The parameters for an answer that is to be read so: calls that are forced are a constraint, and a constraint begins
-        when the model has thought."""
-        params = await self.constrain(reading.params(params), reading.forced(params))
+        """The parameters for an answer that is to be read so: calls that are forced or bound are a constraint, and a constraint
+        begins when the model has thought."""
+        params = await self.constrain(reading.params(params), reading.bound())
         end = reading.form.thought_end(reading.prompt_end)
         if params.constraint is None or not end:
             return params

@@ -12,7 +12,17 @@ import math
 import msgspec
 from starlette.responses import Response
 
-from sapwood.errors import Aborted, EngineFailed, InvalidRequest, Overloaded, SapwoodError, TimedOut, Unauthorized, Unavailable
+from sapwood.errors import (
+    Aborted,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    PromptTooLong,
+    SapwoodError,
+    TimedOut,
+    Unauthorized,
+    Unavailable,
+)
 from sapwood.messages.types import Finish
 
 
@@ -121,7 +131,8 @@ def openai_error(error: SapwoodError) -> ErrorBody:
 def anthropic_error(error: SapwoodError) -> AnthropicErrorBody:
     """`error` for Anthropic's clients."""
     other = "api_error" if error.status >= 500 else "invalid_request_error"
-    return AnthropicErrorBody(error=AnthropicErrorDetail(_ANTHROPIC_TYPES.get(error.status, other), error.message))
+    known = "prompt is too long: " if isinstance(error, PromptTooLong) else ""  # the words that its agents look for
+    return AnthropicErrorBody(error=AnthropicErrorDetail(_ANTHROPIC_TYPES.get(error.status, other), known + error.message))
 
 
 def ollama_error(error: SapwoodError) -> OllamaErrorBody:

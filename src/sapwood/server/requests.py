@@ -15,7 +15,7 @@ import msgspec
 from sapwood.core.pooling import Pooling, Task
 from sapwood.core.sampling import MAX_TOP_LOGPROBS, LogprobOptions, SamplingParams, validate
 from sapwood.detokenizer.stopping import StopMatcher
-from sapwood.errors import InvalidRequest
+from sapwood.errors import InvalidRequest, PromptTooLong
 from sapwood.server.limits import ServingLimits
 
 MAX_RID_CHARS = 256
@@ -74,6 +74,11 @@ def make_namespace(cache_salt: str | None, extra_key: str | None) -> str:
     return msgspec.json.encode((cache_salt or "", extra_key or "")).decode()
 
 
+def all_if_zero(top_k: int | None) -> int | None:
+    """A `top_k` of a client for whom 0 means the whole vocabulary."""
+    return -1 if top_k == 0 else top_k
+
+
 def resolve(prompt: PromptRequest, limits: ServingLimits) -> PromptRequest:
     """The request with `max_new_tokens` set (and the prompt cut, where the server may); raises InvalidRequest naming a field."""
     check_task(prompt.pooling is not None, limits.task)
@@ -123,16 +128,17 @@ def _fit(prompt: PromptRequest, limits: ServingLimits) -> PromptRequest:
         token_ids = token_ids[: max(1, most - (1 if explicit != 0 else 0))]
     room = most - len(token_ids)
     if room < 0 or (room == 0 and explicit != 0):
-        raise InvalidRequest(
-            f"prompt has {len(token_ids)} tokens, but a request may hold {most}, its completion included; shorten the prompt",
+        raise PromptTooLong(
+            f"prompt has {len(token_ids)} tokens > {most} maximum: this model's maximum context length is {most} tokens, "
+            "the completion included; shorten the prompt",
             param="prompt",
         )
     max_new = min(prompt.default_max_new_tokens or room, room) if explicit is None else explicit
     if max_new > room:
         if not limits.allow_auto_truncate:
-            raise InvalidRequest(
-                f"max_new_tokens is {max_new}, but a prompt of {len(token_ids)} tokens leaves room for {room} "
-                f"of {most}; lower max_new_tokens or shorten the prompt",
+            raise PromptTooLong(
+                f"max_new_tokens is {max_new}, but a prompt of {len(token_ids)} tokens leaves room for {room}: this model's "
+                f"maximum context length is {most} tokens; lower max_new_tokens or shorten the prompt",
                 param="max_new_tokens",
             )
         max_new = room

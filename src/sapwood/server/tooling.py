@@ -36,12 +36,14 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a call says about tools. `must_call`: the model has to call one, `named` the one and only if it is not empty."""
+    """What a call says about tools. `must_call`: the model has to call one, `named` the one and only if it is not empty; others
+    than those `allowed` are shown to the model, but cannot be called (None: all can)."""
 
     functions: tuple[Function, ...] = ()
     must_call: bool = False
     named: str = ""
     is_parallel: bool = True
+    allowed: tuple[str, ...] | None = None
 
     @property
     def tools(self) -> Tools:
@@ -51,7 +53,8 @@ class ToolUse:
     @property
     def callable(self) -> tuple[Function, ...]:
         """Those that the choice leaves."""
-        return tuple(function for function in self.functions if self.named in ("", function.name))
+        left = (self.named,) if self.named else self.allowed
+        return tuple(function for function in self.functions if left is None or function.name in left)
 
     @property
     def definitions(self) -> list[dict[str, Any]] | None:
@@ -61,7 +64,7 @@ class ToolUse:
     @property
     def is_strict(self) -> bool:
         """Whether the arguments of any call must follow their schema."""
-        return any(function.is_strict for function in self.functions)
+        return any(function.is_strict for function in self.callable)
 
     @property
     def call_schema(self) -> dict[str, Any]:
@@ -124,42 +127,71 @@ def make_function(where: str, name: Any, description: Any, parameters: Any, is_s
     return Function(name, description or "", {"type": "object", **parameters}, is_strict is True)
 
 
-def make_tool_use(functions: Sequence[Function], choice: str, named: str = "", is_parallel: bool = True) -> ToolUse:
-    """What the functions and the choice (`auto`, `none`, `required`, or `named` with a name) come to; raises InvalidRequest."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which tools to call: `auto`, `none`, `required`, or `named` with a name; `allowed` leaves some of them out."""
+
+    kind: str = "auto"
+    named: str = ""
+    allowed: tuple[str, ...] | None = None
+
+
+def make_tool_use(functions: Sequence[Function], choice: Choice, is_parallel: bool = True) -> ToolUse:
+    """What the functions and the choice come to; raises InvalidRequest."""
     names = [function.name for function in functions]
     if len(names) > MAX_TOOLS:
         raise InvalidRequest(f"tools has {len(names)} entries, {MAX_TOOLS} are the limit; send fewer", param="tools")
     doubled = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if doubled is not None:
         raise InvalidRequest(f"tools has two functions called {doubled!r}; names must be different", param="tools")
-    if choice in ("required", "named") and not functions:
+    if choice.kind in ("required", "named") and not functions:
         raise InvalidRequest("tool_choice asks for a call, but there are no tools; send tools", param="tool_choice")
-    if choice == "named" and named not in names:
-        raise InvalidRequest(f"tool_choice names {named[:200]!r}, which is not among the tools", param="tool_choice")
-    if choice == "none":
+    wanted = (choice.named,) if choice.kind == "named" else choice.allowed or ()
+    unknown = next((name for name in wanted if name not in names), None)
+    if unknown is not None:
+        raise InvalidRequest(f"tool_choice names {unknown[:200]!r}, which is not among the tools", param="tool_choice")
+    if choice.kind == "none":
         return NO_TOOLS
-    return ToolUse(tuple(functions), choice in ("required", "named"), named if choice == "named" else "", is_parallel)
+    named = choice.named if choice.kind == "named" else ""
+    return ToolUse(tuple(functions), choice.kind in ("required", "named"), named, is_parallel, choice.allowed)
 
 
 def openai_tool_use(tools: Sequence[Any] | None, choice: Any, is_parallel: bool | None) -> ToolUse:
     """The fields of a chat completion: `tools`, `tool_choice`, `parallel_tool_calls`."""
     functions = [_openai_function(tool, f"tools[{index}]") for index, tool in enumerate(tools or [])]
-    kind, named = openai_choice(choice)
-    return make_tool_use(functions, kind, named, is_parallel is not False)
+    return make_tool_use(functions, openai_choice(choice), is_parallel is not False)
 
 
-def openai_choice(choice: Any) -> tuple[str, str]:
-    """The kind of a `tool_choice`, and the name in it; null means auto."""
+def openai_choice(choice: Any) -> Choice:
+    """A `tool_choice`; null means auto."""
     match choice:
         case None | "auto":
-            return "auto", ""
+            return Choice()
         case "none" | "required":
-            return str(choice), ""
+            return Choice(str(choice))
         case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            return "named", name
+            return Choice("named", name)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(tools)}}:
+            return Choice(mode, allowed=_allowed_names(tools))
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(tools)}:
+            return Choice(mode, allowed=_allowed_names(tools))
     raise InvalidRequest(
-        'tool_choice must be "auto", "none", "required" or {"type": "function", "function": {"name": …}}', param="tool_choice"
+        'tool_choice must be "auto", "none", "required", {"type": "function", "function": {"name": …}} or allowed_tools',
+        param="tool_choice",
     )
+
+
+def _allowed_names(tools: list[Any]) -> tuple[str, ...]:
+    names = []
+    for tool in tools:
+        match tool:
+            case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+                names.append(name)
+            case _:
+                raise InvalidRequest("tool_choice: the tools that are allowed must be functions with a name", param="tool_choice")
+    if not names:
+        raise InvalidRequest('tool_choice allows no tools; send "none"', param="tool_choice")
+    return tuple(names)
 
 
 def _openai_function(tool: Any, where: str) -> Function:

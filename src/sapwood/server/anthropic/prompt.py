@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sapwood.errors import InvalidRequest
-from sapwood.parsing.formats import NONE
 from sapwood.server.anthropic.schema import AnthropicRefusals, Block, InputMessage, PromptFields, Tool, ToolChoice
 from sapwood.server.body import Decoder, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.openai.prompt import ChatPrompt, chat_prompt, check_messages
 from sapwood.server.openai.schema import Message, Part
-from sapwood.server.tooling import Function, ToolUse, make_function, make_tool_use
+from sapwood.server.tooling import Choice, Function, ToolUse, make_function, make_tool_use
 from sapwood.tokenizer.chat import ChatOptions
 
 _fields: Decoder[PromptFields] = Decoder(PromptFields)
@@ -42,26 +41,27 @@ async def read_prompt(context: ServerContext, data: bytes) -> Prompt:
     if not fields.messages:
         raise InvalidRequest("messages must not be empty; send at least one message", param="messages")
     tool_use = _tool_use(fields.tools or [], fields.tool_choice)
-    messages = [*_system(fields.system), *_turns(fields.messages)]
+    turns = _turns(fields.messages)
+    if not turns:
+        raise InvalidRequest("messages hold no content; send at least one block", param="messages")
+    messages = [*_system(fields.system), *turns]
     check_messages(context, messages, None)
     is_begun = messages[-1].role == "assistant"
-    options = ChatOptions(tools=tool_use.definitions, continue_final_message=is_begun, variables=_variables(context, fields))
+    options = ChatOptions(tools=tool_use.definitions, continue_final_message=is_begun, variables=_variables(fields))
     return Prompt(await chat_prompt(context, messages, options), tool_use)
 
 
-def _variables(context: ServerContext, fields: PromptFields) -> dict[str, Any]:
-    """Whether to think, for templates that can be told."""
+def _variables(fields: PromptFields) -> dict[str, Any]:
+    """Whether to think, for templates that can be told. It is a leave to think, which a model that never does makes no use of."""
     thinks = fields.thinking is not None and fields.thinking.type != "disabled"
-    if thinks and context.model.output.reasoning_format == NONE:
-        raise InvalidRequest("thinking: this model does not think before it answers; leave it out", param="thinking")
     return {"enable_thinking": thinks, "thinking": thinks}
 
 
 def _tool_use(tools: list[Tool], choice: ToolChoice | None) -> ToolUse:
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if choice is None:
-        return make_tool_use(functions, "auto")
-    return make_tool_use(functions, _CHOICES[choice.type], choice.name or "", not choice.disable_parallel_tool_use)
+        return make_tool_use(functions, Choice())
+    return make_tool_use(functions, Choice(_CHOICES[choice.type], choice.name or ""), not choice.disable_parallel_tool_use)
 
 
 def _function(tool: Tool, where: str) -> Function:

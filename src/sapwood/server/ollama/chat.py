@@ -40,7 +40,8 @@ def ollama_chat_routes(context: ServerContext) -> APIRouter:
         tool_use = openai_tool_use(fields.tools, None, None)
         options = ChatOptions(tools=tool_use.definitions, continue_final_message=is_begun, variables=call.variables)
         prompt = await chat_prompt(context, messages, options)
-        return await answer(context, request, call, prompt.token_ids, Reading(context.model.output, tool_use, prompt.end))
+        reading = Reading(context.model.output, tool_use, prompt.end, wanted=call.params.constraint)
+        return await answer(context, request, call, prompt.token_ids, reading)
 
     router.add_api_route("/api/chat", chat, methods=["POST"], summary="Answer a chat, for Ollama's clients")
     return router

@@ -66,6 +66,7 @@ def chat_routes(context: ServerContext) -> APIRouter:
             prompt.end,
             separates=fields.separate_reasoning is not False,
             streams_reasoning=fields.stream_reasoning is not False,
+            wanted=call.params.constraint,
         )
         call = dataclasses.replace(call, params=await context.shape(reading, call.params))
         stream = open_call(context, call, [prompt.token_ids], options, None, NAMES)

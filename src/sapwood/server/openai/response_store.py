@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,12 +30,14 @@ class ResponseNotFound(InvalidRequest):
 
 @dataclass(slots=True)
 class StoredResponse:
-    """One response: its object, what was asked (`items`), and everything before it (`history`). `stream` while it is made."""
+    """One response: its object, what was asked (`items`), and everything before it (`history`). `stream` while it is made;
+    `count` gives its usage so far."""
 
     body: dict[str, Any]
     items: list[dict[str, Any]]
     history: list[dict[str, Any]]
     stream: Stream | None = None
+    count: Callable[[], dict[str, Any]] | None = None
     num_bytes: int = field(default=0)
 
     @property
@@ -80,6 +82,15 @@ class ResponseStore:
         self._responses.move_to_end(id)
         return self._responses[id]
 
+    def find_item(self, id: str, param: str) -> dict[str, Any]:
+        """The item of that id in any response; raises ResponseNotFound. `param` is the field that named it."""
+        for response in reversed(self._responses.values()):
+            items: list[dict[str, Any]] = [*response.body["output"], *response.items]
+            for item in items:
+                if item["id"] == id:
+                    return item
+        raise ResponseNotFound(f"{param}: there is no item {id[:80]!r}, or none any more; send the item itself", param=param)
+
     def drop(self, id: str) -> None:
         """Forget a response."""
         dropped = self._responses.pop(id, None)
@@ -100,4 +111,6 @@ class ResponseStore:
             response.body = {**response.body, "status": "cancelled"}
             if response.stream is not None:
                 response.stream.close()
+            if response.count is not None:
+                response.body["usage"] = response.count()
         return response

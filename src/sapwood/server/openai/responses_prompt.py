@@ -36,7 +36,7 @@ async def response_prompt(context: ServerContext, store: ResponseStore, fields: 
     """The prompt of a body."""
     context.check_model(fields.model)
     history = store.get(fields.previous_response_id, "previous_response_id").context if fields.previous_response_id else []
-    given = [Item(role="user", content=fields.input)] if isinstance(fields.input, str) else fields.input or []
+    given = [Item(role="user", content=fields.input)] if isinstance(fields.input, str) else _referred(store, fields.input or [])
     if not given or fields.input == "":
         raise InvalidRequest("input must not be empty; send a text or a list of items", param="input")
     before = msgspec.convert(history, list[Item])
@@ -47,6 +47,17 @@ async def response_prompt(context: ServerContext, store: ResponseStore, fields: 
     effort = fields.reasoning.effort if fields.reasoning is not None else None
     chat = await chat_prompt(context, messages, ChatOptions(tools=tool_use.definitions, variables=effort_variables(effort)))
     return ResponsePrompt(chat, tool_use, [_with_id(item) for item in given], history)
+
+
+def _referred(store: ResponseStore, items: list[Item]) -> list[Item]:
+    """The items, those that only name one of a stored response replaced by it."""
+    found = []
+    for index, item in enumerate(items):
+        if item.type == "item_reference":
+            name = f"input[{index}].id"
+            item = msgspec.convert(store.find_item(item.id or "", name), Item)
+        found.append(item)
+    return found
 
 
 def item_messages(items: list[Item], num_before: int = 0) -> list[Message]:
@@ -101,8 +112,7 @@ def _output(output: Any, where: str) -> str | list[Part]:
 
 def _tool_use(fields: PromptFields) -> ToolUse:
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools or [])]
-    kind, named = openai_choice(fields.tool_choice)
-    return make_tool_use(functions, kind, named, fields.parallel_tool_calls is not False)
+    return make_tool_use(functions, openai_choice(fields.tool_choice), fields.parallel_tool_calls is not False)
 
 
 def _function(tool: Tool, where: str) -> Function:
