@@ -62,12 +62,15 @@ class NullBackend:
         while True:
             await asyncio.sleep(0 if self.core.has_work else 0.001)
             if self.inbox or not self.scheduler.may_rest:
-                messages, self.inbox = self.inbox, []
-                news = self.core.step(messages)
-                for answer in news.answers:
-                    self.deliver(answer)
-                if news.events:
-                    self.deliver(self.detokenizer.process(StepEvents(self.epoch, news.events, self.scheduler.stats())))
+                self.turn()
+
+    def turn(self) -> None:
+        messages, self.inbox = self.inbox, []
+        news = self.core.step(messages)
+        for answer in news.answers:
+            self.deliver(answer)
+        if news.events:
+            self.deliver(self.detokenizer.process(StepEvents(self.epoch, news.events, self.scheduler.stats())))
 
 
 def null_house(overlap: bool = True, profiles: Path | None = None, **settings: Any) -> House:

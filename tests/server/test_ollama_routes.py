@@ -152,7 +152,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"options": {"repeat_penalty": 0}}, "options.repeat_penalty"),
     (CHAT, {"options": {"stop": [""]}}, "options.stop"),
     (CHAT, {"options": {"mirostat": 2}}, "options.mirostat"),
-    (CHAT, {"options": {"repeat_last_n": 64}}, "options.repeat_last_n"),
+    (CHAT, {"options": {"repeat_last_n": 64, "repeat_penalty": 1.1}}, "options.repeat_last_n"),
     (CHAT, {"options": 5}, "options"),
     (CHAT, {"stream": "yes"}, "stream"),
     (CHAT, {"keep_alive": []}, "keep_alive"),

@@ -100,6 +100,10 @@ ROUTES = [
 ]  # fmt: skip
 
 
+def route_of(path: str) -> Route:
+    return next(route for route in ROUTES if route.path == path)
+
+
 def events_of(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
     lines = [line.removeprefix("data: ") for line in response.text.split("\n") if line and not line.startswith("event:")]
@@ -166,14 +170,60 @@ def aborted(route: Route, stream: bool, num_tokens: int) -> list[dict[str, Any]]
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_an_aborted_generation_counts_what_was_emitted(stream: bool) -> None:
-    [route] = [route for route in ROUTES if route.path == "/generate"]
-    assert native_told(aborted(route, stream, 7)) == Told(len(PROMPT), 7, CACHED, ("abort",))
+    assert native_told(aborted(route_of("/generate"), stream, 7)) == Told(len(PROMPT), 7, CACHED, ("abort",))
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_an_aborted_stream_tells_its_usage_before_the_error(path: str) -> None:
-    [route] = [route for route in ROUTES if route.path == path]
-    *_, last, error = aborted(route, True, 7)
+    *_, last, error = aborted(route_of(path), True, 7)
     assert error["error"]["code"] == "aborted"
     assert last["choices"] == [] and last["usage"]["completion_tokens"] == 7
     assert last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"] + 7
+
+
+CHAT_PROMPT = len(f"<user\n{PROMPT}>\n<assistant\n")
+
+
+def test_an_aborted_response_has_failed_and_tells_its_usage() -> None:
+    *_, item, error, failed = aborted(route_of("/v1/responses"), True, 7)
+    assert (item["type"], item["item"]["status"]) == ("response.output_item.done", "incomplete")
+    assert (error["type"], error["code"]) == ("error", "aborted")
+    assert failed["type"] == "response.failed" and failed["response"]["error"]["code"] == "server_error"
+    assert responses_told([failed]) == Told(CHAT_PROMPT, 7, CACHED, ("failed",))
+    assert failed["response"]["output"] == [item["item"]]
+    assert [event["sequence_number"] for event in (item, error, failed)] == sorted(
+        {item["sequence_number"] + n for n in range(3)}
+    )
+
+
+def test_an_aborted_message_tells_its_usage_before_the_error() -> None:
+    *_, stop, delta, error = aborted(route_of("/v1/messages"), True, 7)
+    assert stop == {"type": "content_block_stop", "index": 0}
+    assert delta["delta"] == {"stop_reason": None, "stop_sequence": None}
+    assert anthropic_told([delta]) == Told(CHAT_PROMPT, 7, CACHED, (None,))  # type: ignore[arg-type]
+    assert error["type"] == "error" and "operator" in error["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_an_aborted_stream_of_ollamas_tells_its_counts_with_the_error(path: str) -> None:
+    *_, before, last = aborted(route_of(path), True, 7)
+    assert before["done"] is False and last["done"] is True and "operator" in last["error"]
+    assert "done_reason" not in last, "the dialect has no word for it"
+    assert (last["prompt_eval_count"], last["eval_count"]) == (CHAT_PROMPT, 7)
+
+
+def test_a_cancelled_response_tells_what_it_took() -> None:
+    async def run() -> dict[str, Any]:
+        house = make_house(FakeBackend(SAID + "\0"))
+        house.backend.is_paused = True
+        async with client_of(house) as client:
+            body = {**route_of("/v1/responses").body, "background": True}
+            response = (await client.post("/v1/responses", json=body)).json()
+            for _ in range(4):
+                house.backend.step()
+            path = f"/v1/responses/{response['id']}"
+            cancelled = (await client.post(f"{path}/cancel")).json()
+            assert (await client.get(path)).json() == cancelled
+            return dict(cancelled)
+
+    assert responses_told([asyncio.run(run())]) == Told(CHAT_PROMPT, 4, CACHED, ("cancelled",))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -80,6 +81,16 @@ def refuse(fields: msgspec.Struct, prefix: str = "") -> None:
     for name in fields.__struct_fields__:
         if bytes(getattr(fields, name)) not in _NOTHING:
             raise InvalidRequest(f"{prefix}{name} is not supported by this server; leave it out", param=prefix + name)
+
+
+def check_off(fields: msgspec.Struct, harmless: Mapping[str, Collection[float]], prefix: str = "") -> None:
+    """Raise InvalidRequest for the first field that is not supported and has no value at which it does nothing anyway."""
+    for name, values in harmless.items():
+        if getattr(fields, name) not in (None, *values):
+            off = next(iter(values))
+            raise InvalidRequest(
+                f"{prefix}{name} is supported only as {off}, which turns it off; leave it out", param=prefix + name
+            )
 
 
 def as_list(value: Any) -> list[Any]:

@@ -1,7 +1,8 @@
 """`/v1/messages`, whole and streamed, and `/v1/messages/count_tokens`.
 
 Turns a body into the internal request and its record into a message; runs nothing. Invariant: a stream is message_start, blocks
-(start, deltas, stop) one after another, message_delta with the stop reason and the counts, message_stop, in this order.
+(start, deltas, stop) one after another, message_delta with the stop reason and the counts, message_stop, in this order; one that
+fails in between tells the counts, without a stop reason, before the error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from sapwood.core.sampling import SamplingParams
-from sapwood.errors import InvalidRequest
+from sapwood.errors import InvalidRequest, SapwoodError
 from sapwood.parsing.partial import partial_object
 from sapwood.parsing.pieces import CallArguments, CallStart, Content, Piece, Reasoning
 from sapwood.server.answers import Answers, Reading
@@ -45,12 +46,12 @@ from sapwood.server.constraints import Wanted, only_one, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import anthropic_error, raise_failure
 from sapwood.server.record import RequestRecord, Update
-from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, named_as
+from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, all_if_zero, named_as
 from sapwood.server.sse import SSE, EventStream, Framing, collect, json_response, named_event
 from sapwood.server.stream import Stream
 
 _fields: Decoder[AnswerFields] = Decoder(AnswerFields)
-NAMES = {"prompt": "messages", "max_new_tokens": "max_tokens", "stop": "stop_sequences", "continue_final_message": "messages"}
+NAMES = {"prompt": "messages", "stop": "stop_sequences", "continue_final_message": "messages"}
 FRAMING = Framing(SSE, lambda error: named_event("error", anthropic_error(error)), b"")
 
 
@@ -63,11 +64,13 @@ def message_routes(context: ServerContext) -> APIRouter:
         fields = _fields.decode(data)
         with named_as(NAMES):
             asked = await read_prompt(context, data)
-            reading = Reading(context.model.output, asked.tool_use, asked.chat.end)
+            params = await context.constrain(_params(context, fields), _wanted(fields))
+            reading = Reading(context.model.output, asked.tool_use, asked.chat.end, wanted=params.constraint)
             prompt = PromptRequest(
                 rid=f"msg_{uuid.uuid4().hex}",
                 token_ids=asked.chat.token_ids,
-                params=await context.shape(reading, await context.constrain(_params(context, fields), _wanted(fields))),
+                params=await context.shape(reading, params),
+                default_max_new_tokens=fields.max_tokens,
                 priority=context.settings.default_priority,
             )
             interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
@@ -106,10 +109,11 @@ def _form(name: str, form: dict[str, Any]) -> Wanted | None:
 
 
 def _params(context: ServerContext, fields: AnswerFields) -> SamplingParams:
-    given = {"temperature": fields.temperature, "top_p": fields.top_p, "top_k": fields.top_k or None}  # top_k 0 means all
+    """Of these the limit is left out: it gives way to the context's end."""
+    given = {"temperature": fields.temperature, "top_p": fields.top_p, "top_k": all_if_zero(fields.top_k)}
     return SamplingParams(
         **{**dict(context.model.sampling_defaults), **{name: value for name, value in given.items() if value is not None}},
-        max_new_tokens=fields.max_tokens,
+        max_new_tokens=None,
         stop=tuple(fields.stop_sequences or ()),
     )
 
@@ -118,11 +122,20 @@ async def _events(stream: Stream, writer: MessageWriter) -> AsyncIterator[bytes]
     """The encoded events; one write for all news of a moment."""
     async for updates in stream:
         events: list[Event] = []
-        for update in updates:
-            raise_failure(update.record.finish)
-            events += writer.write(update)
+        try:
+            for update in updates:
+                raise_failure(update.record.finish)
+                events += writer.write(update)
+        except SapwoodError:
+            if writer.is_begun:
+                yield _encoded([*events, *writer.break_off(stream.records[0])])
+            raise
         if events:
-            yield b"".join(named_event(event.type, event) for event in events)
+            yield _encoded(events)
+
+
+def _encoded(events: list[Event]) -> bytes:
+    return b"".join(named_event(event.type, event) for event in events)
 
 
 class MessageWriter:
@@ -130,7 +143,7 @@ class MessageWriter:
 
     def __init__(self, answers: Answers, model: str) -> None:
         self._answers, self._model = answers, model
-        self._is_begun = False
+        self.is_begun = False
         self._num_blocks = 0
         self._open: type[AnswerBlock] | None = None
 
@@ -138,8 +151,8 @@ class MessageWriter:
         """The events for news."""
         record, events = update.record, list[Event]()
         pieces = self._answers.take(update)
-        if not self._is_begun:
-            self._is_begun = True
+        if not self.is_begun:
+            self.is_begun = True
             events.append(MessageStart(message=_message(record, self._model, [], None)))
         for piece in pieces:
             events += self._piece(piece)
@@ -150,6 +163,10 @@ class MessageWriter:
             delta = StopDelta(stop_reason=reason, stop_sequence=sequence)
             events += (*self._stop(), MessageDelta(delta=delta, usage=_usage(record)), MessageStop())
         return events
+
+    def break_off(self, record: RequestRecord) -> list[Event]:
+        """The events for an end without a reason."""
+        return [*self._stop(), MessageDelta(delta=StopDelta(stop_reason=None, stop_sequence=None), usage=_usage(record))]
 
     def _piece(self, piece: Piece) -> list[Event]:
         delta: TextDelta | ThinkingDelta | InputDelta
@@ -211,7 +228,8 @@ def _stop(record: RequestRecord, answers: Answers) -> tuple[str | None, str | No
     if record.finish is None:
         return None, None
     if record.finish.kind == "length":
-        return "max_tokens", None
+        wanted = record.prompt.default_max_new_tokens or 0
+        return "max_tokens" if len(record.token_ids) >= wanted else "model_context_window_exceeded", None
     if answers.has_called(record):
         return "tool_use", None
     matched = record.finish.matched

@@ -32,7 +32,7 @@ class Block(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """`thinking`: whether the model shall think first. How long it thinks is bounded by `max_tokens` alone."""
+    """`thinking`: whether the model may think first. How long it thinks is bounded by `max_tokens` alone."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Int64 | None = None
@@ -81,7 +81,8 @@ class PromptFields(msgspec.Struct, kw_only=True):
 
 
 class AnswerFields(msgspec.Struct, kw_only=True):
-    """What makes the answer. `output_format` is an older name of `output_config.format`; `metadata` changes nothing."""
+    """What makes the answer; `max_tokens` gives way to the context's end. `output_format` is an older name of
+    `output_config.format`; `metadata` and `context_management` (nothing is ever cleared from the context here) change nothing."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     stop_sequences: list[str] | None = None
@@ -90,11 +91,12 @@ class AnswerFields(msgspec.Struct, kw_only=True):
     top_k: Int64 | None = None
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
 
 
-AnthropicRefusals = make_refusals("AnthropicRefusals", ("mcp_servers", "container", "context_management"))
+AnthropicRefusals = make_refusals("AnthropicRefusals", ("mcp_servers", "container"))
 
 
 # ----------------------------------------------------------------------------------------------------- answers

@@ -17,20 +17,20 @@ import msgspec
 from fastapi import Request, Response
 
 from sapwood.core.sampling import SamplingParams
-from sapwood.errors import InvalidRequest
+from sapwood.errors import InvalidRequest, SapwoodError
 from sapwood.parsing.formats import NONE
 from sapwood.parsing.partial import partial_object
 from sapwood.parsing.pieces import Call as ToolCall
 from sapwood.parsing.pieces import CallArguments, CallStart, Piece, Reasoning
 from sapwood.parsing.pieces import Content as Text
 from sapwood.server.answers import PLAIN, Answers, Reading
-from sapwood.server.body import Decoder, as_list, refuse
+from sapwood.server.body import Decoder, as_list, check_off, refuse
 from sapwood.server.constraints import Wanted, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import ollama_error, raise_failure
 from sapwood.server.ollama.schema import CallFields, OllamaRefusals, Options
 from sapwood.server.record import RequestRecord
-from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, named_as
+from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, all_if_zero, named_as
 from sapwood.server.sse import EventStream, Framing, collect, json_response, line
 from sapwood.server.stream import Stream
 
@@ -44,7 +44,7 @@ _NAMES = {
     **{name: f"options.{name}" for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop")},
     **{name: f"options.{name}" for name in ("presence_penalty", "frequency_penalty")},
 }
-_OFF = {"typical_p": (1.0,), "tfs_z": (1.0,), "mirostat": (0,), "repeat_last_n": (-1,)}
+_OFF = {"typical_p": (1.0,), "tfs_z": (1.0,), "mirostat": (0,)}
 """Options that are not supported, and the values at which they do nothing."""
 
 
@@ -86,7 +86,9 @@ async def read_call(context: ServerContext, request: Request, content: Content, 
     check_model(context, fields.model)
     refuse(_refusals.decode(data))
     options = fields.options or Options()
-    _check_off(options)
+    check_off(options, _OFF, "options.")
+    if options.repeat_penalty not in (None, 1.0):
+        check_off(options, {"repeat_last_n": (-1,)}, "options.")
     params, limit = _params(context, options)
     params = await context.constrain(params, _format(fields.format))
     model = fields.model or context.model.name
@@ -141,17 +143,27 @@ def answer_loaded(call: Call) -> Response:
 
 
 async def _lines(stream: Stream, call: Call, answers: Answers) -> AsyncIterator[bytes]:
-    """An object for each piece, and one without any for the end. The dialect has whole calls: one waits until it is complete."""
+    """An object for each piece, and one without any for the end. The dialect has whole calls: one waits until it is complete.
+    What fails in between ends with an object that has the error, and no reason."""
     open_call: list[Piece] = []
+    has_begun = False
     async for updates in stream:
-        lines = []
+        lines: list[bytes] = []
         for update in updates:
-            raise_failure(update.finish)
+            try:
+                raise_failure(update.finish)
+            except SapwoodError as error:
+                if not has_begun:
+                    raise
+                told = {"error": ollama_error(error).error, "done": True, **_counts(update.record)}
+                yield b"".join([*lines, line({**_head(call), **call.content(Part()), **told})])
+                return
             parts, open_call = _parts(open_call + answers.take(update), update.finish is not None)
             lines += [line({**_head(call), **call.content(part), "done": False}) for part in parts]
             if update.finish is not None:
                 lines.append(line({**_head(call), **call.content(Part()), **_final(update.record)}))
         if lines:
+            has_begun = True
             yield b"".join(lines)
 
 
@@ -192,14 +204,17 @@ def _head(call: Call) -> dict[str, Any]:
 
 
 def _final(record: RequestRecord) -> dict[str, Any]:
-    """How the answer ended. The time in the queue is in the total alone; without a token the prompt took the rest of it."""
+    """How the answer ended."""
+    assert record.finish is not None
+    return {"done": True, "done_reason": record.finish.kind, **_counts(record)}
+
+
+def _counts(record: RequestRecord) -> dict[str, Any]:
+    """Tokens and times. The time in the queue is in the total alone; without a token the prompt took the rest of it."""
     times = record.timings
     first_s = times.first_token_s or times.finished_s
     started_s = min(first_s, times.received_s + (record.queue_s or 0.0))
-    assert record.finish is not None
     return {
-        "done": True,
-        "done_reason": record.finish.kind,
         "total_duration": _ns(times.finished_s - times.received_s),
         "load_duration": 0,
         "prompt_eval_count": record.num_prompt,
@@ -216,7 +231,7 @@ def _ns(seconds: float) -> int:
 def _params(context: ServerContext, options: Options) -> tuple[SamplingParams, int | None]:
     """The parameters, and the limit on new tokens where there is one: it gives way to the context's end."""
     given = {name: getattr(options, name) for name in ("temperature", "top_p", "min_p", "seed")} | {
-        "top_k": options.top_k or None,  # 0 means all
+        "top_k": all_if_zero(options.top_k),
         "repetition_penalty": options.repeat_penalty,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
@@ -238,11 +253,3 @@ def _format(value: dict[str, Any] | str | None) -> Wanted | None:
     if isinstance(value, str) and value != "json":
         raise InvalidRequest('format must be "json" or a JSON Schema', param="format")
     return want("format", "json_object" if value == "json" else "json_schema", value)
-
-
-def _check_off(options: Options) -> None:
-    for name, harmless in _OFF.items():
-        if getattr(options, name) not in (None, *harmless):
-            raise InvalidRequest(
-                f"options.{name} is supported only as {harmless[0]}, which turns it off; leave it out", param=f"options.{name}"
-            )

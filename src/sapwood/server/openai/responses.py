@@ -1,7 +1,8 @@
 """`/v1/responses`: create, whole, streamed or in the background; retrieve, cancel, delete; input items and input tokens.
 
 Turns the body into a call and pieces into a response; runs nothing itself. Invariant: what is stored is what the client got, and
-a stream is created, in_progress, the items' events, and one last event with the whole response.
+a stream is created, in_progress, the items' events, and one last event with the whole response, its usage included, also when it
+has failed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _fields: Decoder[ResponseFields] = Decoder(ResponseFields)
 _refusals = Decoder(ResponseRefusals)
 NAMES = {"prompt": "input", "messages": "input", "max_new_tokens": "max_output_tokens"}
 MAX_LISTED = 100
+LOGPROBS = "message.output_text.logprobs"
+"""What else `include` may ask for is about tools and encryption that are not here, so that there is nothing to leave out."""
 
 
 def response_routes(context: ServerContext) -> APIRouter:
@@ -92,21 +95,26 @@ async def _begin(context: ServerContext, store: ResponseStore, data: bytes) -> _
     refuse(_refusals.decode(data))
     if fields.background and (fields.stream or fields.store is False):
         raise InvalidRequest("background goes with neither stream nor store false; leave out one of them", param="background")
+    if LOGPROBS in (fields.include or ()):
+        raise InvalidRequest(f"include: {LOGPROBS} is not supported by this server; leave it out", param="include")
     id = f"resp_{uuid.uuid4().hex}"
     with named_as(NAMES):
         prompt = await response_prompt(context, store, prompt_fields)
-        reading = Reading(context.model.output, prompt.tool_use, prompt.chat.end)
+        params = await context.constrain(_params(context, fields), _wanted(prompt_fields))
+        reading = Reading(context.model.output, prompt.tool_use, prompt.chat.end, wanted=params.constraint)
         asked = PromptRequest(
             rid=id,
             token_ids=prompt.chat.token_ids,
-            params=await context.shape(reading, await context.constrain(_params(context, fields), _wanted(prompt_fields))),
+            params=await context.shape(reading, params),
             priority=context.settings.default_priority if fields.priority is None else fields.priority,
         )
         interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
         stream = context.frontend.open(GenerateRequest((asked,), interval))
     body = _body(context, id, prompt_fields, fields, asked.params)
     stored = StoredResponse(body, prompt.items, prompt.history, stream)
-    return _Making(store, stored, stream, Answers(reading, context.model.vocabulary), fields)
+    making = _Making(store, stored, stream, Answers(reading, context.model.vocabulary), fields)
+    stored.count = making.usage
+    return making
 
 
 @dataclass(slots=True)
@@ -149,9 +157,7 @@ class _Making:
         try:
             self.whole()
         except SapwoodError as error:
-            failure = {"code": "server_error", "message": error.message}
-            self.stored.body = {**self.stored.body, "status": "failed", "error": failure}
-            self._store.put(self.stored)
+            self._fail(error)
 
     async def events(self) -> AsyncIterator[bytes]:
         """The encoded events; one write for all news of a moment."""
@@ -175,29 +181,44 @@ class _Making:
         if not self._writer.items:
             events += self._writer.add(Content(""))
         status = "incomplete" if update.finish.kind == "length" else "completed"
-        events += self._writer.close(status)
-        self.stored.body = {**self.stored.body, **self._ending(status), "output": self._writer.items}
-        self.stored.stream = None
+        return [*events, *self._writer.close(status), self._end(status)]
+
+    def _fail(self, error: SapwoodError) -> list[Event]:
+        """What there is of the answer is kept."""
+        events = [*self._writer.close("incomplete"), self._error(error)]
+        return [*events, self._end("failed", error={"code": "server_error", "message": error.message})]
+
+    def _end(self, status: str, **fields: Any) -> Event:
+        """The response as it is kept, and the event that tells of it."""
+        details = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        ending = {
+            "status": status,
+            "incomplete_details": details,
+            "usage": self.usage(),
+            "completed_at": time.time() if status == "completed" else None,
+        }
+        self.stored.body = {**self.stored.body, **ending, "output": self._writer.items, **fields}
+        self.stored.stream = self.stored.count = None
         if self._fields.store is not False:
             self._store.put(self.stored)
-        return [*events, self._writer.event(f"response.{status}", response=self.stored.body)]
+        return self._writer.event(f"response.{status}", response=self.stored.body)
 
-    def _ending(self, status: str) -> dict[str, Any]:
+    def usage(self) -> dict[str, Any]:
+        """What it has taken so far."""
         usage = usage_of(self.stream.records, self._answers)
-        counts = {
+        return {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": usage.completion_tokens_details.reasoning_tokens},
             "total_tokens": usage.total_tokens,
         }
-        details = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        completed_at = time.time() if status == "completed" else None
-        return {"status": status, "incomplete_details": details, "usage": counts, "completed_at": completed_at}
+
+    def _error(self, error: SapwoodError) -> Event:
+        return self._writer.event("error", code=error.code, message=error.message, param=error.param)
 
     def _encode_error(self, error: SapwoodError) -> bytes:
-        event = self._writer.event("error", code=error.code, message=error.message, param=error.param)
-        return named_event("error", event)
+        return b"".join(named_event(event["type"], event) for event in self._fail(error))
 
 
 _BEGINNING = ("created", "in_progress")
