@@ -81,12 +81,14 @@ def number_cases() -> Iterator[Hostile]:
             yield from _field("/generate", name, *values)
         else:
             yield from _sampling(name, *values)
+        wrong = tuple(value for value in values if (name, value) not in (("top_k", 0), ("max_tokens", -1)))  # all, and no limit
         if name not in ("stream_interval", "timeout_s"):
-            yield from _field("/v1/completions", name, *values)
+            yield from _field("/v1/completions", name, *wrong)
         if name in ("temperature", "top_p", "top_k", "max_tokens"):
-            yield from _field("/v1/messages", name, *(value for value in values if (name, value) != ("top_k", 0)))  # 0: off
+            clamped = [value for value in values if (name, value) not in (("top_k", 0), ("max_tokens", 513))]
+            yield from _field("/v1/messages", name, *clamped)
         if name in ("temperature", "top_p", "n", "max_tokens", "seed"):
-            yield from _field("/v1/chat/completions", name, *values)
+            yield from _field("/v1/chat/completions", name, *wrong)
     yield from _field("/open_session", "capacity_of_str_len", -1, HUGE)
     yield from _field("/start_profile", "num_steps", 0, -1, HUGE)
 

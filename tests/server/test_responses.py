@@ -144,7 +144,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": []}, "input"),
     ({"input": None}, "input"),
     ({"input": [{"type": "message", "content": "x"}]}, "input[0].role"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+    ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
     ({"input": [{"type": "function_call_output", "call_id": "x", "output": 5}]}, "input[0].output"),
     ({"input": [{"type": "function_call", "name": "x"}]}, "input[0]"),

@@ -254,7 +254,6 @@ ANTHROPIC_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "tool", "name": "h"}}, "tool_choice"),
     ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]}, "tool_use_id"),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]}]}, "messages[0].content[0]"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
     ({"thinking": {"type": "sometimes"}}, "thinking"),
 ]
 

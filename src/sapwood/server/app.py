@@ -42,6 +42,8 @@ from sapwood.server.openapi import describe
 from sapwood.server.rates import RateGuard, Rates
 from sapwood.server.webpage import page_routes
 
+WITHOUT_VERSION = ("/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses")
+"""What clients ask for whose base URL lacks /v1."""
 FAMILIES = (
     health_routes,
     generate_routes,
@@ -100,7 +102,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     refused: InvalidRequest
     match error.status_code:
         case 404:
-            refused = RouteNotFound(f"there is no route {path}; /docs lists the routes")
+            hint = "let the base URL end in /v1" if path.startswith(WITHOUT_VERSION) else "/docs lists the routes"
+            refused = RouteNotFound(f"there is no route {path}; {hint}")
         case 405:
             refused = MethodNotAllowed(f"{path} does not take {request.method[:20]}; /docs lists the methods")
         case _:

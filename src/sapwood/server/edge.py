@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sapwood.errors import EngineFailed
 from sapwood.observability.metrics import Metrics, NullMetrics
 from sapwood.observability.requests import CURRENT_CALL, Call
-from sapwood.server.failures import error_response
+from sapwood.server.failures import ANTHROPIC_PATH, error_response
 
-REQUEST_ID = "x-request-id"
+REQUEST_ID, ANTHROPIC_ID = "x-request-id", b"request-id"
 TRACE_PARENT = b"traceparent"
 _LEGAL_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -39,6 +39,7 @@ class Edge:
             scope = {**scope, "method": "GET"}
         request_id = _request_id(scope)
         CURRENT_CALL.set(Call(request_id.decode(), _trace_parent(scope)))
+        names = (REQUEST_ID.encode(), *((ANTHROPIC_ID,) if scope["path"].startswith(ANTHROPIC_PATH) else ()))
         started = False
 
         async def send_marked(message: Message) -> None:
@@ -46,7 +47,7 @@ class Edge:
             if message["type"] == "http.response.start":
                 started = True
                 self._metrics.observe_response(message["status"])
-                message["headers"] = [*message.get("headers", ()), (REQUEST_ID.encode(), request_id)]
+                message["headers"] = [*message.get("headers", ()), *((name, request_id) for name in names)]
             await send(message)
 
         try:

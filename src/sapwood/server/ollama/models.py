@@ -22,6 +22,9 @@ from sapwood.server.ollama.schema import Details, ModelFields
 from sapwood.server.sse import json_response
 
 _fields: Decoder[ModelFields] = Decoder(ModelFields)
+API_VERSION = "0.13.0"
+"""Ollama's version whose routes these are: clients refuse to talk to older ones, whoever answers."""
+ARCHITECTURE = "sapwood"
 NEVER = "9999-12-31T23:59:59Z"
 
 
@@ -53,7 +56,10 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
                 "template": facts.get("chat_template") or "",
                 "details": _details(context),
                 "model_info": {
+                    "general.architecture": ARCHITECTURE,
                     "general.name": model.name,
+                    "general.basename": model.name,
+                    f"{ARCHITECTURE}.context_length": context.frontend.limits.context_len,
                     "general.context_length": context.frontend.limits.context_len,
                     "general.vocab_size": context.frontend.limits.vocab_size,
                 },
@@ -63,7 +69,7 @@ def ollama_model_routes(context: ServerContext, version: str) -> APIRouter:
         )
 
     async def tell_version() -> Response:
-        return json_response({"version": version})
+        return json_response({"version": API_VERSION, "sapwood": version})
 
     router.add_api_route("/api/tags", tags, methods=["GET"], summary="The models, for Ollama's clients")
     router.add_api_route("/api/ps", running, methods=["GET"], summary="The loaded models, for Ollama's clients")

@@ -16,29 +16,36 @@ from fastapi import Request
 
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.errors import InvalidRequest
-from sapwood.server.body import Decoder, as_list, refuse
+from sapwood.server.body import Decoder, as_list, check_off, refuse
 from sapwood.server.context import ServerContext
 from sapwood.server.openai.constraints import read_constraint
-from sapwood.server.openai.schema import CallFields, OpenAIRefusals, SamplingFields
-from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
+from sapwood.server.openai.schema import OFF, CallFields, OpenAIRefusals, OtherSamplers, SamplingFields
+from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, all_if_zero, make_namespace, named_as
 from sapwood.server.stream import Stream
 
 _call_fields: Decoder[CallFields] = Decoder(CallFields)
 _sampling_fields: Decoder[SamplingFields] = Decoder(SamplingFields)
 _refusals = Decoder(OpenAIRefusals)
-_RENAMED = ("best_of", "max_tokens", "max_completion_tokens", "min_tokens", "stop", "stop_token_ids", "stop_regex")
+_other_samplers = Decoder(OtherSamplers)
+_RENAMED = (
+    "best_of", "max_tokens", "max_completion_tokens", "min_tokens", "stop", "stop_token_ids", "stop_regex", "top_k",
+    "repetition_penalty", "repeat_penalty", "n_predict",
+)  # fmt: skip
+NO_LIMIT = -1
 _SAME = tuple(name for name in SamplingFields.__struct_fields__ if name not in _RENAMED)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A checked call, without its prompts. `id` starts the rids and is the answer's id; `created` is Unix time in seconds."""
+    """A checked call, without its prompts. `id` starts the rids and is the answer's id; `created` is Unix time in seconds;
+    `is_unlimited`: the client wants no other limit than the context's."""
 
     id: str
     created: int
     fields: CallFields
     params: SamplingParams
     names: dict[str, str]
+    is_unlimited: bool = False
 
     def with_stops(self, token_ids: tuple[int, ...]) -> Call:
         """The same call, which ends at these ids too."""
@@ -65,14 +72,16 @@ async def read_call(context: ServerContext, request: Request, prefix: str) -> tu
     context.check_model(fields.model)
     sampling = _sampling_fields.decode(data)
     refuse(_refusals.decode(data))
+    check_off(_other_samplers.decode(data), OFF)
     _check_call(fields, sampling)
     given = fields.rid if isinstance(fields.rid, str) else None
-    names = {
-        "max_new_tokens": "max_completion_tokens" if sampling.max_completion_tokens is not None else "max_tokens",
-        "min_new_tokens": "min_tokens",
-    }
+    limit_name, limit = _limit(sampling)
+    names = {"max_new_tokens": limit_name, "min_new_tokens": "min_tokens"}
+    if sampling.repetition_penalty is None and sampling.repeat_penalty is not None:
+        names["repetition_penalty"] = "repeat_penalty"
     params = await context.constrain(_sampling_params(sampling, context), read_constraint(data))
-    return Call(given or f"{prefix}{uuid.uuid4().hex}", int(time.time()), fields, params, names), data
+    id = given or f"{prefix}{uuid.uuid4().hex}"
+    return Call(id, int(time.time()), fields, params, names, is_unlimited=limit == NO_LIMIT), data
 
 
 def open_call(
@@ -91,7 +100,7 @@ def open_call(
             rid=rid,
             token_ids=token_ids,
             params=call.params,
-            default_max_new_tokens=default_max_new_tokens,
+            default_max_new_tokens=None if call.is_unlimited else default_max_new_tokens,
             logprobs=logprobs,
             priority=context.settings.default_priority if fields.priority is None else fields.priority,
             routing_key=fields.routing_key or "",
@@ -115,13 +124,23 @@ def _rids(call: Call, count: int) -> list[str]:
     return [call.id] if count == 1 else [f"{call.id}_{index}" for index in range(count)]
 
 
+def _limit(fields: SamplingFields) -> tuple[str, int | None]:
+    """The field that limits the completion, and its value."""
+    names = ("max_completion_tokens", "max_tokens", "n_predict")
+    name = next((name for name in names if getattr(fields, name) is not None), "max_tokens")
+    return name, getattr(fields, name)
+
+
 def _sampling_params(fields: SamplingFields, context: ServerContext) -> SamplingParams:
     defaults = dict(context.model.sampling_defaults)
     given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
-    max_new = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
+    penalty = fields.repeat_penalty if fields.repetition_penalty is None else fields.repetition_penalty
+    more = {"top_k": all_if_zero(fields.top_k), "repetition_penalty": penalty}
+    given |= {name: value for name, value in more.items() if value is not None}
+    _, limit = _limit(fields)
     return SamplingParams(
         **{**defaults, **given},
-        max_new_tokens=max_new,
+        max_new_tokens=None if limit == NO_LIMIT else limit,
         min_new_tokens=fields.min_tokens or 0,
         stop=tuple(as_list(fields.stop)) if fields.stop else (),
         stop_token_ids=tuple(fields.stop_token_ids or ()),

@@ -7,15 +7,19 @@ alone, and rendering and tokenizing happen off the event loop.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sapwood.errors import InvalidRequest
+from sapwood.parsing.partial import partial_object
 from sapwood.server.context import ServerContext
 from sapwood.server.openai.schema import ChatFields, Message, TokenizeFields
 from sapwood.tokenizer.chat import ChatOptions
 
+_SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 _END_CHARS = 64
 """How much of a prompt's text is kept, for a parser to see whether it opens the model's reasoning."""
 
@@ -72,7 +76,10 @@ async def chat_prompt(context: ServerContext, messages: list[Message], options: 
             param="tools",
         )
     plain = [_as_plain(message, index) for index, message in enumerate(messages)]
-    pieces = await asyncio.to_thread(render, _with_tool_names(plain), options)
+    named = _with_tool_names(plain)
+    if context.model.output.has_short_ids:
+        named = [_with_short_ids(message) for message in named]
+    pieces = await asyncio.to_thread(render, named, options)
     token_ids = await context.encode(pieces, add_special=False, name="messages")
     return ChatPrompt(token_ids, "".join(text for text, _ in pieces[-2:])[-_END_CHARS:])
 
@@ -110,6 +117,8 @@ def _tool_calls(calls: list[Any], where: str) -> list[dict[str, Any]]:
         if not isinstance(arguments, (str, dict)) and arguments is not None:
             name = f"{where}[{index}].function.arguments"
             raise InvalidRequest(f"{name} must be JSON, as text", param=name)
+        if isinstance(arguments, str):  # what a model left broken comes back broken
+            arguments = partial_object(arguments)
         checked.append({**call, "type": "function", "function": {**function, "arguments": arguments or {}}})
     return checked
 
@@ -124,6 +133,21 @@ def _with_tool_names(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         name = names.get(message.get("tool_call_id")) if message["role"] == "tool" else None
         named.append({"name": name, **message} if name is not None else message)
     return named
+
+
+def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with ids of calls, which may be another server's, of nine letters and digits."""
+    changed = dict(message)
+    if "tool_call_id" in message:
+        changed["tool_call_id"] = _short_id(message["tool_call_id"])
+    if "tool_calls" in message:
+        changed["tool_calls"] = [{**call, "id": _short_id(call.get("id"))} for call in message["tool_calls"]]
+    return changed
+
+
+def _short_id(id: Any) -> str:
+    given = str(id)
+    return given if _SHORT_ID.fullmatch(given) else hashlib.sha256(given.encode(errors="replace")).hexdigest()[:9]
 
 
 def _num_chars(message: Message) -> int:

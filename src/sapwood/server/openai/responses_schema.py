@@ -82,6 +82,7 @@ class ResponseFields(msgspec.Struct, kw_only=True):
     metadata: dict[str, str] | None = None
     priority: Int32 | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    include: list[str] | None = None
     user: str | None = None
 
 

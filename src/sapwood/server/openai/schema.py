@@ -40,7 +40,8 @@ class CallFields(msgspec.Struct, kw_only=True):
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """Sampling and stopping: OpenAI's fields and SGLang's extras. Null means the default."""
+    """Sampling and stopping: OpenAI's fields, SGLang's extras, and what llama-server's clients call `repetition_penalty` and
+    `max_tokens`. Null means the default; a limit of -1 means none, a `top_k` of 0 all."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -63,6 +64,26 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
+    repeat_penalty: float | None = None
+    n_predict: Int64 | None = None
+
+
+class OtherSamplers(msgspec.Struct, kw_only=True):
+    """Samplers of llama-server that are not here; clients send them at the values at which they do nothing."""
+
+    mirostat: Int64 | None = None
+    typical_p: float | None = None
+    tfs_z: float | None = None
+    dynatemp_range: float | None = None
+    xtc_probability: float | None = None
+    dry_multiplier: float | None = None
+    top_n_sigma: float | None = None
+
+
+OFF = {
+    "mirostat": (0,), "typical_p": (1.0,), "tfs_z": (1.0,), "dynatemp_range": (0.0,), "xtc_probability": (0.0,),
+    "dry_multiplier": (0.0,), "top_n_sigma": (-1.0, 0.0),
+}  # fmt: skip
 
 
 class Part(msgspec.Struct, kw_only=True):
