@@ -72,6 +72,15 @@ def test_failures_are_reported_not_dropped(capsys: pytest.CaptureFixture[str]) -
     assert report["ttft"]["count"] == 0
 
 
+def test_a_picture_of_the_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "load.svg"
+    with real_server(make_house(FakeBackend())) as url:
+        words = ["bench", "serve", "--url", url, "--input-tokens", "8", "--num-requests", "3", "--vocab-size", "256"]
+        assert main([*words, "--plot", str(path)]) == 0
+        assert main([*words, "--plot", str(tmp_path / "load.txt")]) != 0
+    assert "random: 3 requests" in path.read_text() and "end to end" in capsys.readouterr().out
+
+
 def test_nobody_listens() -> None:
     load = make_conversations("random", OPTIONS, 256, None)
     report = measure_serve(endpoint("http://127.0.0.1:9"), None, "random", load, None)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -86,6 +87,17 @@ class ServeReport(msgspec.Struct, frozen=True, kw_only=True):
     e2e: Percentiles
 
 
+class Observations(msgspec.Struct, frozen=True, kw_only=True):
+    """All latencies of answered requests, as in the report, and when their tokens came: pairs of seconds after the first request
+    was sent and tokens, where an answer's tokens are shared evenly by its events with text."""
+
+    ttft: list[float]
+    tpot: list[float]
+    itl: list[float]
+    e2e: list[float]
+    tokens: list[tuple[float, float]]
+
+
 class Load:
     """A run of conversations against one endpoint, at most `max_concurrency` requests at a time (None: no limit). `open` are
     those that were sent and have not ended, `answers` those of conversations that have."""
@@ -157,14 +169,34 @@ def measure_serve(
     target: Endpoint, model: str | None, name: str, load: list[Conversation], max_concurrency: int | None
 ) -> ServeReport:
     """Send the load named `name`, wait for all answers, report."""
+    return summarise(name, *hold(target, model, load, max_concurrency))
+
+
+def hold(
+    target: Endpoint, model: str | None, load: list[Conversation], max_concurrency: int | None
+) -> tuple[list[Answered], float]:
+    """Send a load; returns all answers and how long it took, in seconds."""
 
     async def run() -> tuple[list[Answered], float]:
         generator = Load(target, model, max_concurrency)
         duration_s = await generator.run(load)
         return generator.answers, duration_s
 
-    answers, duration_s = asyncio.run(run())
-    return summarise(name, answers, duration_s)
+    return asyncio.run(run())
+
+
+def observe(answers: list[Answered]) -> Observations:
+    """What was seen of those requests that were answered."""
+    good = [answer for answer in answers if not answer.error]
+    heard = [answer for answer in good if answer.moments]
+    began_s = min((answer.sent_s for answer in answers), default=0.0)
+    return Observations(
+        ttft=[a.moments[0] - a.sent_s for a in heard],
+        tpot=[(a.ended_s - a.moments[0]) / (a.output_tokens - 1) for a in heard if a.output_tokens > 1],
+        itl=[after - before for a in heard for before, after in pairwise(a.moments)],
+        e2e=[a.ended_s - a.sent_s for a in good],
+        tokens=[(moment - began_s, a.output_tokens / len(a.moments)) for a in heard for moment in a.moments],
+    )
 
 
 def summarise(name: str, answers: list[Answered], duration_s: float) -> ServeReport:
@@ -172,6 +204,7 @@ def summarise(name: str, answers: list[Answered], duration_s: float) -> ServeRep
     good = [answer for answer in answers if not answer.error]
     prompt_tokens, output_tokens = (sum(getattr(a, what) for a in good) for what in ("prompt_tokens", "output_tokens"))
     cached = [answer.cached_tokens for answer in good if answer.cached_tokens is not None]
+    seen = observe(answers)
     return ServeReport(
         machine=machine(),
         workload=name,
@@ -185,10 +218,10 @@ def summarise(name: str, answers: list[Answered], duration_s: float) -> ServeRep
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         hit_rate=sum(cached) / prompt_tokens if cached and prompt_tokens else None,
-        ttft=percentiles([a.moments[0] - a.sent_s for a in good if a.moments]),
-        tpot=percentiles([(a.ended_s - a.moments[0]) / (a.output_tokens - 1) for a in good if a.moments and a.output_tokens > 1]),
-        itl=percentiles([after - before for a in good for before, after in zip(a.moments, a.moments[1:], strict=False)]),
-        e2e=percentiles([a.ended_s - a.sent_s for a in good]),
+        ttft=percentiles(seen.ttft),
+        tpot=percentiles(seen.tpot),
+        itl=percentiles(seen.itl),
+        e2e=percentiles(seen.e2e),
     )
 
 

@@ -11,7 +11,8 @@ from math import inf
 
 from sapwood.bench.conversations import SERVE_WORKLOADS, make_conversations
 from sapwood.bench.http import endpoint
-from sapwood.bench.serve import measure_serve, serve_tables
+from sapwood.bench.plot import check_plot, plot_serve
+from sapwood.bench.serve import hold, observe, serve_tables, summarise
 from sapwood.bench.show import emit
 from sapwood.cli.bench import at_least_one
 from sapwood.config.raw import Parser
@@ -44,6 +45,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--pause", type=float, metavar="S", default=0.0, help="seconds between answer and next turn [%(default)s]"
     )
+    parser.add_argument("--plot", metavar="FILE", help="draw latencies and throughput: .png, .svg or .pdf; extra `plot`")
     parser.add_argument("--spread", type=float, metavar="FLOAT", default=0.0, help="share by which lengths vary [%(default)s]")
 
 
@@ -66,7 +68,12 @@ def run(args: argparse.Namespace) -> int:
         pause_s=args.pause,
         seed=args.seed,
     )
+    if args.plot:
+        check_plot(args.plot)
     load = make_conversations(args.workload, options, args.vocab_size, args.dataset)
-    report = measure_serve(endpoint(args.url, api_key=args.api_key), args.model, args.workload, load, args.max_concurrency)
+    answers, duration_s = hold(endpoint(args.url, api_key=args.api_key), args.model, load, args.max_concurrency)
+    report = summarise(args.workload, answers, duration_s)
     emit(report, serve_tables(report), args.json)
+    if args.plot:
+        plot_serve(report, observe(answers), args.plot)
     return 1 if report.num_failed else 0
