@@ -70,8 +70,8 @@ class LLM:
             worker, followers, info = open_worker(self.config, path, report)
         self._limits = serving_limits(info, max_open_requests=0)
         self.num_slots: int = info["max_running_requests"]
-        any_whitespace = self.config.engine.grammar.any_whitespace
-        self._grammar_options = GrammarOptions(any_whitespace, self._prompts.tokenizer.control_ids)
+        grammar = self.config.engine.grammar
+        self._grammar_options = GrammarOptions(grammar.any_whitespace, self._prompts.tokenizer.control_ids, grammar.limits)
         self._portion = PORTIONS * self.num_slots
         self._desk = Desk(worker, followers, Detokenizer(self._prompts.tokenizer), self.config.model.random_seed)
         self._pump = Pump(self._desk)

@@ -14,8 +14,10 @@ import httpx
 import numpy as np
 import uvicorn
 
-from sapwood.config.sections import ServerSection
+from sapwood.config.sections import GrammarLimits, ServerSection
 from sapwood.core.sampling import LogprobOptions, TokenLogprobs
+from sapwood.grammar.api import GrammarOptions
+from sapwood.grammar.check import ConstraintChecker
 from sapwood.messages.types import (
     Abort,
     Answer,
@@ -204,6 +206,7 @@ def make_house(
     is_ready: bool = True,
     template: str | None = None,
     context_len: int = CONTEXT_LEN,
+    grammar_limits: GrammarLimits | None = None,
     **settings: Any,
 ) -> House:
     """`template` replaces the byte vocabulary's chat template."""
@@ -234,7 +237,8 @@ def make_house(
     model = ServedModel(
         "fake", "/models/fake", backend.tokenizer, chat.render, ("fake-catalog",), output=output, reads_tools=chat.reads_tools
     )
-    context = ServerContext(frontend, model, chosen)
+    constraints = ConstraintChecker(GrammarOptions(limits=grammar_limits or GrammarLimits()))
+    context = ServerContext(frontend, model, chosen, constraints)
     return House(backend, frontend, context, create_app(context))
 
 

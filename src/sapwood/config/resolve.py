@@ -23,6 +23,7 @@ from sapwood.config.sections import (
     Choice,
     Config,
     EngineSection,
+    GrammarLimits,
     GrammarSection,
     LaunchSection,
     ModelOptions,
@@ -129,11 +130,22 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         swa_full_tokens_ratio=pick.get("swa_full_tokens_ratio"),
         null_step_ms=pick.get("null_step_ms"),
         cache=_cache(pick, device == "cpu"),
-        grammar=GrammarSection(
-            backend=pick.get("grammar_backend"),
-            any_whitespace=not pick.get("constrained_json_disable_any_whitespace"),
-            jump_forward=not pick.get("disable_jump_forward"),
-            cache_size=pick.get("grammar_cache_size"),
+        grammar=_grammar(pick),
+    )
+
+
+def _grammar(pick: _Chooser) -> GrammarSection:
+    return GrammarSection(
+        backend=pick.get("grammar_backend"),
+        any_whitespace=not pick.get("constrained_json_disable_any_whitespace"),
+        jump_forward=not pick.get("disable_jump_forward"),
+        cache_size=pick.get("grammar_cache_size"),
+        limits=GrammarLimits(
+            num_bytes=pick.get("max_constraint_bytes"),
+            schema_depth=pick.get("max_schema_depth"),
+            regex_size=pick.get("max_regex_size"),
+            regex_states=pick.get("max_regex_states"),
+            compile_s=pick.get("constraint_timeout_s"),
         ),
     )
 
@@ -240,19 +252,26 @@ def _server(pick: _Chooser, model: ModelOptions) -> ServerSection:
         api_key_file=pick.get("api_key_file"),
         max_requests_per_minute=pick.get("max_requests_per_minute"),
         max_requests_at_once=pick.get("max_requests_at_once"),
+        max_json_depth=pick.get("max_json_depth"),
         max_body_bytes=pick.get("max_body_bytes"),
         max_head_bytes=pick.get("max_head_bytes"),
         head_timeout_s=pick.get("head_timeout_s"),
         body_timeout_s=pick.get("body_timeout_s"),
         read_timeout_s=pick.get("read_timeout_s"),
         tls=_tls(pick),
-        caps=CapsSection(
-            samples=pick.get("max_samples"),
-            stop_strings=pick.get("max_stop_strings"),
-            top_logprobs=pick.get("max_logprobs"),
-            logit_bias=pick.get("max_logit_bias"),
-            prompt_tokens=pick.get("max_prompt_tokens"),
-        ),
+        caps=_caps(pick),
+    )
+
+
+def _caps(pick: _Chooser) -> CapsSection:
+    return CapsSection(
+        samples=pick.get("max_samples"),
+        stop_strings=pick.get("max_stop_strings"),
+        stop_chars=pick.get("max_stop_chars"),
+        stop_regex_bytes=pick.get("max_stop_regex_bytes"),
+        top_logprobs=pick.get("max_logprobs"),
+        logit_bias=pick.get("max_logit_bias"),
+        prompt_tokens=pick.get("max_prompt_tokens"),
     )
 
 

@@ -50,6 +50,18 @@ class CacheSection:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarLimits:
+    """How much one constraint may take: bytes of its text, levels of a JSON schema, parts of its regular expressions, states of
+    its automaton, and seconds that a client of the server waits for it to be compiled."""
+
+    num_bytes: int = 256 << 10
+    schema_depth: int = 64
+    regex_size: int = 1_000_000
+    regex_states: int = 50_000
+    compile_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarSection:
     """Constrained completions. `backend` compiles constraints (none: they are refused); of compiled ones that nobody uses,
     `cache_size` are kept."""
@@ -58,6 +70,7 @@ class GrammarSection:
     any_whitespace: bool
     jump_forward: bool
     cache_size: int
+    limits: GrammarLimits = GrammarLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +132,8 @@ class CapsSection:
 
     samples: int = 128
     stop_strings: int = 32
+    stop_chars: int = 4096
+    stop_regex_bytes: int = 256
     top_logprobs: int = 128
     logit_bias: int = 1024
     prompt_tokens: int | None = None
@@ -162,6 +177,7 @@ class ServerSection:
     api_key_file: str | None = None
     max_requests_per_minute: int | None = None
     max_requests_at_once: int | None = None
+    max_json_depth: int = 128
     max_body_bytes: int = 64 << 20
     max_head_bytes: int = 64 << 10
     head_timeout_s: float = 30.0

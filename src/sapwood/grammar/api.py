@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sapwood.config.sections import GrammarLimits
 from sapwood.core.constraint import Constraint
 from sapwood.core.plan import UInt32Array
 from sapwood.registry import Registry
@@ -30,10 +31,12 @@ class Vocabulary:
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
     """How JSON is written: with `any_whitespace` as the model likes (within reason), else always as `{"a": 1, "b": 2}`.
-    `control_ids`: the model's control tokens by their spelling, which structural tags may hold."""
+    `control_ids`: the model's control tokens by their spelling, which structural tags may hold. `limits`: how much a constraint
+    may take."""
 
     any_whitespace: bool = True
     control_ids: Mapping[str, int] = field(default_factory=dict)
+    limits: GrammarLimits = GrammarLimits()
 
 
 class Matcher(Protocol):

@@ -1,7 +1,7 @@
 """What the server asks before it accepts a constrained request: does it compile, and soon enough?
 
 Owns a thread and the verdicts on the latest constraints; knows no vocabulary. Invariant: the event loop never waits for a
-compiler, and nobody waits longer than `TIME_LIMIT_S` for a verdict.
+compiler, and nobody waits longer than the limit for a verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from sapwood.grammar.api import GrammarOptions
 from sapwood.grammar.guidance import parser_limits, refusal
 from sapwood.grammar.source import to_source
 
-TIME_LIMIT_S = 1.0
 NUM_VERDICTS = 256
 MAX_BACKLOG = 32
 """Constraints that may wait for the thread; more are refused until it has caught up."""
@@ -27,7 +26,7 @@ MAX_BACKLOG = 32
 
 def check_constraint(constraint: Constraint, options: GrammarOptions) -> None:
     """Raise InvalidRequest unless the constraint compiles, as far as that can be said without a vocabulary."""
-    error = LLMatcher.validate_grammar(to_source(constraint, options), None, limits=parser_limits())
+    error = LLMatcher.validate_grammar(to_source(constraint, options), None, limits=parser_limits(options.limits))
     if error and not error.startswith("WARNING"):
         raise refusal(constraint, error)
 
@@ -64,10 +63,11 @@ class ConstraintChecker:
         self._num_open += 1
         work = asyncio.get_running_loop().run_in_executor(self._thread, check_constraint, constraint, self._options)
         work.add_done_callback(self._note_end)
+        limit_s = self._options.limits.compile_s
         try:
-            await asyncio.wait_for(asyncio.shield(work), TIME_LIMIT_S)
+            await asyncio.wait_for(asyncio.shield(work), limit_s)
         except TimeoutError:
-            message = f"{constraint.kind} takes more than {TIME_LIMIT_S:.0f} s to compile; make it simpler"
+            message = f"{constraint.kind} takes more than {limit_s:g} s to compile; make it simpler"
             return InvalidRequest(message, param=constraint.kind)
         except InvalidRequest as error:
             return error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from sapwood.config.sections import GrammarLimits
 from sapwood.core.constraint import Constraint
 from sapwood.core.plan import UInt32Array
 from sapwood.errors import InvalidRequest
@@ -21,14 +22,14 @@ FILL_THREADS = 2
 MAX_ERROR_CHARS = 300
 
 
-def parser_limits() -> LLParserLimits:
+def parser_limits(limits: GrammarLimits) -> LLParserLimits:
     """Fuel for compiling and for each step, in llguidance's units; enough for any schema that people write."""
     return LLParserLimits(
         max_items_in_row=2_000,
-        initial_lexer_fuel=1_000_000,
+        initial_lexer_fuel=limits.regex_size,
         step_lexer_fuel=200_000,
         step_max_items=50_000,
-        max_lexer_states=50_000,
+        max_lexer_states=limits.regex_states,
         max_grammar_size=200_000,
         precompute_large_lexemes=False,
         verbose_errors=False,
@@ -86,7 +87,7 @@ class GuidanceBackend:
     def compile(self, constraint: Constraint) -> Grammar:
         """Compile, without the interpreter lock for the most part."""
         source = to_source(constraint, self._options)
-        matcher = LLMatcher(self._tokenizer, source, limits=parser_limits(), log_level=0)
+        matcher = LLMatcher(self._tokenizer, source, limits=parser_limits(self._options.limits), log_level=0)
         if matcher.is_error():
             raise refusal(constraint, matcher.get_error())
         return GuidanceGrammar(matcher)

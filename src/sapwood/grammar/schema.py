@@ -11,7 +11,6 @@ from typing import Any, TypeGuard
 from sapwood.errors import InvalidRequest
 from sapwood.grammar.runs import check_node
 
-MAX_DEPTH = 64
 MAX_NODES = 50_000
 NEXT, LARGEST_BOUND = 1e-9, 1e9
 """Of bounds: how far apart, relatively, and up to which size; llguidance writes them with fewer digits than floats have."""
@@ -19,12 +18,12 @@ _MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "d
 _VALUES = frozenset(("enum", "const", "default", "examples"))
 
 
-def check_schema(schema: Any) -> Any:
+def check_schema(schema: Any, max_depth: int) -> Any:
     """The schema itself; raises InvalidRequest when it is none, or beyond the limits."""
     if not isinstance(schema, dict) and schema is not True:
         raise InvalidRequest("json_schema must be a JSON object (a JSON Schema)", param="json_schema")
     num_nodes, level = 0, [schema]
-    for _ in range(MAX_DEPTH):
+    for _ in range(max_depth):
         num_nodes += len(level)
         for node in level:
             check_node(node)
@@ -34,7 +33,7 @@ def check_schema(schema: Any) -> Any:
             return schema
         if num_nodes > MAX_NODES:
             raise InvalidRequest(f"json_schema has more than {MAX_NODES} parts; make it smaller", param="json_schema")
-    raise InvalidRequest(f"json_schema is nested more than {MAX_DEPTH} levels deep; flatten it", param="json_schema")
+    raise InvalidRequest(f"json_schema is nested more than {max_depth} levels deep; flatten it", param="json_schema")
 
 
 def _check_number(node: Any) -> None:

@@ -27,6 +27,7 @@ ANY_WHITESPACE = r"[\x20\x0A\x0D\x09]{0,40}"
 
 def to_source(constraint: Constraint, options: GrammarOptions) -> str:
     """The constraint as llguidance reads it; raises InvalidRequest."""
+    _check_size(constraint, options.limits.num_bytes)
     match constraint.kind:
         case "json_schema":
             return schema_source(read_json(constraint.text, "json_schema"), options)
@@ -41,12 +42,17 @@ def to_source(constraint: Constraint, options: GrammarOptions) -> str:
             return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in _choices(constraint.text)))
         case "structural_tag":
             value = read_json(constraint.text, "structural_tag")
-            grammars = tag_grammar(
-                value, lambda schema: schema_options(check_schema(schema), options), _to_lark, options.control_ids
-            )
+            grammars = tag_grammar(value, lambda schema: _laid_out(schema, options), _to_lark, options.control_ids)
             for grammar in grammars["grammars"]:
                 check_grammar(grammar.get("lark_grammar", ""), "structural_tag")
             return json.dumps(grammars)
+
+
+def _check_size(constraint: Constraint, most: int) -> None:
+    size = len(constraint.text.encode(errors="surrogatepass"))
+    if size > most:
+        message = f"{constraint.kind} has {size} bytes, {most} are the limit; make it smaller"
+        raise InvalidRequest(message, param=constraint.kind)
 
 
 def read_json(text: str, kind: str) -> Any:
@@ -61,11 +67,12 @@ def read_json(text: str, kind: str) -> Any:
 
 def schema_source(schema: Any, options: GrammarOptions) -> str:
     """A JSON Schema as a grammar."""
-    return LLMatcher.grammar_from_json_schema(schema_options(check_schema(schema), options))
+    return LLMatcher.grammar_from_json_schema(_laid_out(schema, options))
 
 
-def schema_options(schema: Any, options: GrammarOptions) -> Any:
-    """The schema with what llguidance should know of the layout; whatever the client wrote about that is replaced."""
+def _laid_out(schema: Any, options: GrammarOptions) -> Any:
+    """The schema, checked, with what llguidance should know of the layout; whatever the client wrote about that is replaced."""
+    check_schema(schema, options.limits.schema_depth)
     layout: dict[str, Any]
     if options.any_whitespace:
         layout = {"whitespace_pattern": ANY_WHITESPACE}

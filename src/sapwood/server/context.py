@@ -19,6 +19,7 @@ from sapwood.server.answers import Reading
 from sapwood.server.backend import Pieces, ServedModel
 from sapwood.server.body import Decoder, T, read_body
 from sapwood.server.constraints import Wanted
+from sapwood.server.depth import check_depth
 from sapwood.server.frontend import Frontend
 from sapwood.server.limits import check_room, check_state
 from sapwood.server.requests import named_as
@@ -39,8 +40,10 @@ class ServerContext:
         return decoder.decode(await self.read(request))
 
     async def read(self, request: Request) -> bytes:
-        """The request's body as it came."""
-        return await read_body(request, self.settings.max_body_bytes, self.settings.body_timeout_s)
+        """The request's body as it came, if it is neither too large nor nested too deeply."""
+        data = await read_body(request, self.settings.max_body_bytes, self.settings.body_timeout_s)
+        check_depth(data, self.settings.max_json_depth)
+        return data
 
     def check_model(self, name: str | None) -> None:
         """Raise UnknownModel unless `name` is this server's model."""

@@ -140,7 +140,7 @@ class Replica:
             num_recent=settings.request_timelines,
         )
         grammar = config.engine.grammar
-        options = GrammarOptions(grammar.any_whitespace, tokenizer.control_ids)
+        options = GrammarOptions(grammar.any_whitespace, tokenizer.control_ids, grammar.limits)
         self._constraints = ConstraintChecker(options, is_on=grammar.backend != "none")
         self._model = served_model(config.model, model_path, tokenizer, settings)
         self._model_path = model_path

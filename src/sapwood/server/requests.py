@@ -153,16 +153,19 @@ def _check_caps(prompt: PromptRequest, limits: ServingLimits) -> None:
     """What this server's options allow less of than any server takes."""
     caps, params = limits.caps, prompt.params
     shortens = limits.allow_auto_truncate or caps.prompt_tokens is None
-    for name, count, most in (
-        ("n", params.n, caps.samples),
-        ("stop", len(params.stop), caps.stop_strings),
-        ("stop_regex", len(params.stop_regex), caps.stop_strings),
-        ("logit_bias", len(params.logit_bias), caps.logit_bias),
-        ("top_logprobs", prompt.logprobs.top_n, caps.top_logprobs),
-        ("prompt", 0 if shortens else len(prompt.token_ids), caps.prompt_tokens or 0),
+    for name, unit, count, most in (
+        ("n", "samples", params.n, caps.samples),
+        ("stop", "texts", len(params.stop), caps.stop_strings),
+        ("stop", "characters", sum(map(len, params.stop)), caps.stop_chars),
+        ("stop_regex", "patterns", len(params.stop_regex), caps.stop_strings),
+        ("stop_regex", "bytes", max((len(each.encode()) for each in params.stop_regex), default=0), caps.stop_regex_bytes),
+        ("logit_bias", "entries", len(params.logit_bias), caps.logit_bias),
+        ("top_logprobs", "candidates", prompt.logprobs.top_n, caps.top_logprobs),
+        ("prompt", "tokens", 0 if shortens else len(prompt.token_ids), caps.prompt_tokens or 0),
     ):
         if count > most:
-            raise InvalidRequest(f"{name} asks for {count}, and this server takes at most {most}; ask for less", param=name)
+            message = f"{name} has {count} {unit}, and this server takes at most {most}; ask for less"
+            raise InvalidRequest(message, param=name)
 
 
 def _check_logprobs(options: LogprobOptions, num_prompt: int, vocab_size: int) -> None:

@@ -43,7 +43,7 @@ def open_backend(section: GrammarSection, tokenizer_path: str, limits: EngineLim
     if not limits.eos_token_ids:
         raise InvalidRequest("this model has no end-of-sequence token, so nothing can be constrained; leave the constraint out")
     tokenizer = open_tokenizer(tokenizer_path)
-    size, options = limits.vocab_size, GrammarOptions(section.any_whitespace, tokenizer.control_ids)
+    size, options = limits.vocab_size, GrammarOptions(section.any_whitespace, tokenizer.control_ids, section.limits)
     vocabulary = Vocabulary(
         tokens=[tokenizer.token_bytes(token_id) for token_id in range(min(tokenizer.vocab_size, size))],
         special_ids=sorted(token_id for token_id in tokenizer.special_ids if token_id < size),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
+from sapwood.config.sections import GrammarLimits
 from sapwood.core.constraint import Constraint
 from sapwood.errors import InvalidRequest
 from sapwood.grammar.api import GrammarOptions, Vocabulary
@@ -16,16 +18,14 @@ from sapwood.tokenizer.byte_vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 OPTIONS = GrammarOptions(False, TOKENIZER.control_ids)
-BACKEND = GuidanceBackend(
-    Vocabulary(
-        [TOKENIZER.token_bytes(token_id) for token_id in range(TOKENIZER.vocab_size)],
-        sorted(TOKENIZER.special_ids),
-        [258],
-        TOKENIZER.vocab_size,
-        lambda text: TOKENIZER.encode(text, add_special=False, parse_special=False),
-    ),
-    OPTIONS,
+VOCABULARY = Vocabulary(
+    [TOKENIZER.token_bytes(token_id) for token_id in range(TOKENIZER.vocab_size)],
+    sorted(TOKENIZER.special_ids),
+    [258],
+    TOKENIZER.vocab_size,
+    lambda text: TOKENIZER.encode(text, add_special=False, parse_special=False),
 )
+BACKEND = GuidanceBackend(VOCABULARY, OPTIONS)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
 
@@ -137,3 +137,18 @@ def test_what_does_not_compile_is_refused(kind: Any, text: str) -> None:
         with pytest.raises(InvalidRequest) as caught:
             judge_it(Constraint(kind, text))
         assert caught.value.param == kind and kind in caught.value.message
+
+
+def test_a_completion_that_needs_more_states_than_the_limit_ends_with_an_error() -> None:
+    constraint = Constraint("regex", "(a|b)*a(a|b){9}")
+
+    def error_of(limits: GrammarLimits) -> str:
+        backend = GuidanceBackend(VOCABULARY, GrammarOptions(limits=limits))
+        matcher, masks = backend.compile(constraint).start(), np.zeros((1, -(-VOCABULARY.size // 32)), np.uint32)
+        for byte in b"abbabaabbbaabababbababbbabaabab":
+            backend.fill([(matcher, 0)], masks)
+            matcher.accept(byte)
+        return matcher.error
+
+    assert error_of(GrammarLimits()) == ""
+    assert "too many" in error_of(GrammarLimits(regex_states=16))
