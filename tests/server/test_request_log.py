@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ import yaml
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from serverkit import House, client_of, make_house
+from serverkit import House, client_of, make_house, wait_until
 
 from sapwood.errors import ConfigError
 from sapwood.messages.types import StepStats
 from sapwood.observability.metrics import Metrics
-from sapwood.observability.requests import RequestFacts, RequestLog
+from sapwood.observability.requests import COMPLAINT_INTERVAL_S, RequestFacts, RequestLog
 from sapwood.observability.tracing import SpanSink, open_spans
 from sapwood.server.ledger import Ledger
 
@@ -29,6 +30,10 @@ SECRET = "the prompt is nobody's business"
 GENERATE = {"text": SECRET, "rid": "mine", "sampling_params": {"max_new_tokens": 5}}
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": SECRET}], "max_tokens": 4, "n": 2}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+FACTS = RequestFacts(
+    received=1.0, request_id="", rid="r", model="m", prompt_tokens=1, cached_tokens=0, completion_tokens=0,
+    finish_reason="error", status=500, end_s=2.0, message="it broke",
+)  # fmt: skip
 
 
 def post(house: House, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
@@ -101,8 +106,38 @@ def test_a_log_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureF
         assert post(house, "/generate", GENERATE).status_code == 200
     house.frontend.ledger.close()
     assert [message for message in caplog.messages if "request log" in message] == [
-        "the request log /dev/full cannot be written; make room there, or see to its permissions"
+        "the request log /dev/full cannot be written; make room there, or see to its permissions (1 times so far)"
     ]
+
+
+def test_a_log_that_fails_again_complains_again_but_not_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its folder is taken away and given back: what comes meanwhile is lost, what comes later is written."""
+    folder, now_s, looks = tmp_path / "logs", 0.0, list[float]()
+    folder.mkdir()
+
+    def clock() -> float:
+        looks.append(now_s)
+        return now_s
+
+    log = RequestLog(str(folder / "log"), clock=clock)
+
+    def lose(num_complaints: int) -> None:
+        """A line that cannot be written."""
+        shutil.rmtree(folder)
+        before = len(looks)
+        log.ended(FACTS)
+        assert wait_until(lambda: len(looks) > before)
+        folder.mkdir()
+        log.ended(FACTS)
+        assert wait_until(lambda: (folder / "log").exists() and len((folder / "log").read_text().splitlines()) == 1)
+        assert len([text for text in caplog.messages if "cannot be written" in text]) == num_complaints
+
+    lose(num_complaints=1)
+    lose(num_complaints=1)
+    now_s += COMPLAINT_INTERVAL_S
+    lose(num_complaints=2)
+    assert "(1 times so far)" in caplog.messages[0] and "(3 times so far)" in caplog.messages[-1]
+    log.close()
 
 
 def test_spans_are_part_of_the_clients_trace() -> None:
@@ -126,11 +161,7 @@ def test_spans_are_part_of_the_clients_trace() -> None:
 def test_failed_requests_are_spans_with_an_error() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    facts = RequestFacts(
-        received=1.0, request_id="", rid="r", model="m", prompt_tokens=1, cached_tokens=0, completion_tokens=0,
-        finish_reason="error", status=500, end_s=2.0, message="it broke",
-    )  # fmt: skip
-    SpanSink(provider).ended(facts)
+    SpanSink(provider).ended(FACTS)
     queue, request = exporter.get_finished_spans()
     assert (queue.name, request.status.is_ok, request.status.description) == ("queue", False, "it broke")
 

@@ -1,16 +1,18 @@
 """What is told of each request that has ended, and the log of them: one line of JSON each, without texts unless asked.
 
 Knows no HTTP and no engine; `RequestFacts` is all that it sees. Invariant: telling costs the caller a queue's append; a log that
-cannot be written says so once and goes on trying, and nothing waits for it.
+cannot be written says so now and then and goes on trying, and nothing waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from logging.handlers import QueueListener, WatchedFileHandler
+from logging.handlers import WatchedFileHandler
 from queue import Full, Queue
 from typing import Protocol
 
@@ -20,6 +22,8 @@ from sapwood.errors import ConfigError
 
 MAX_WAITING = 10_000
 """Lines that the log's thread has not written yet; beyond it lines are lost."""
+COMPLAINT_INTERVAL_S = 60.0
+"""However often it fails, one complaint in so much time."""
 
 logger = logging.getLogger(__name__)
 
@@ -105,40 +109,53 @@ class Sinks:
 class RequestLog:
     """A file of JSON lines; a thread writes it, and opens it again when it was moved away (as logrotate does)."""
 
-    def __init__(self, path: str, wants_texts: bool = False) -> None:
+    def __init__(self, path: str, wants_texts: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises ConfigError when the file cannot be opened."""
         self.wants_texts = wants_texts
         self._path = path
         self._encode = msgspec.json.Encoder().encode
-        self._waiting: Queue[logging.LogRecord] = Queue(MAX_WAITING)
-        self._is_failing = False
+        self._waiting: Queue[str | None] = Queue(MAX_WAITING)
+        self._clock = clock
+        self._num_failures = 0
+        self._quiet_until_s = clock()
         try:
             self._file = WatchedFileHandler(path, encoding="utf-8")
         except OSError as error:
             message = f"cannot write the request log to {path} ({error.strerror}); choose another --request-log"
             raise ConfigError(message) from None
         self._file.handleError = self._on_error  # type: ignore[method-assign]
-        self._listener = QueueListener(self._waiting, self._file)
-        self._listener.start()
+        self._thread = threading.Thread(target=self._write, name="sapwood-request-log", daemon=True)
+        self._thread.start()
 
     def ended(self, facts: RequestFacts) -> None:
         """One line."""
         line = self._encode(facts).decode()
         try:
-            self._waiting.put_nowait(logging.LogRecord("requests", logging.INFO, "", 0, line, None, None))
+            self._waiting.put_nowait(line)
         except Full:
             self._complain("cannot keep up; lines are left out")
 
     def close(self) -> None:
         """Write what waits."""
-        self._listener.stop()
+        self._waiting.put(None)
+        self._thread.join()
         with contextlib.suppress(OSError):  # what a full disk did not take is tried once more
             self._file.close()
+
+    def _write(self) -> None:
+        while (line := self._waiting.get()) is not None:
+            record = logging.LogRecord("requests", logging.INFO, "", 0, line, None, None)
+            try:
+                self._file.emit(record)
+            except OSError:  # of opening it again
+                self._on_error(record)
 
     def _on_error(self, record: logging.LogRecord) -> None:
         self._complain("cannot be written; make room there, or see to its permissions")
 
     def _complain(self, what: str) -> None:
-        if not self._is_failing:
-            self._is_failing = True
-            logger.error("the request log %s %s", self._path, what)
+        self._num_failures += 1
+        now_s = self._clock()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + COMPLAINT_INTERVAL_S
+            logger.error("the request log %s %s (%d times so far)", self._path, what, self._num_failures)
