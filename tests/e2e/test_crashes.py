@@ -131,6 +131,34 @@ def test_a_step_that_hangs_is_dumped_and_its_worker_started_again(tmp_path: Path
     assert any("sabotaged" in line for line in report["stacks"]) and report["threads"]
 
 
+LEAK = """
+import sapwood.kvcache.pages as pages
+take, flag = pages.PagePool.take, {flag!r}
+def leaky(self, count):
+    if not os.path.exists(flag):
+        open(flag, "w").close()
+        take(self, 1)
+    return take(self, count)
+pages.PagePool.take = leaky
+"""
+
+
+@pytest.mark.long
+def test_a_page_lost_under_load_ends_the_worker_and_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = tmp_path / "once"
+    sabotage(tmp_path, monkeypatch, "pass")
+    with (tmp_path / "sabotage" / "saboteur.py").open("a") as file:
+        file.write(LEAK.format(flag=str(once)))
+    options = ("--detokenizer", "inline", "--null-step-ms", "3", "--crash-dump-folder", str(tmp_path))
+    with serving(tmp_path, "null", *options) as server:
+        disturbed = server.generate("a page is lost", max_new_tokens=200, ignore_eos=True)
+        assert once.exists()
+        assert server.generate("a page is lost", max_new_tokens=200, ignore_eos=True)["text"] == disturbed["text"]
+        assert disturbed["meta_info"]["completion_tokens"] == 200 and stats(server)["law_violations_total"] == 0
+    (report,) = reports(tmp_path)
+    assert any("the law of pages is broken: 1 pages have no holder" in line for line in report["stacks"])
+
+
 @pytest.mark.long
 def test_a_crash_loop_ends_with_a_message_and_a_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = tmp_path / "broken"

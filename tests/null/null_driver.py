@@ -91,6 +91,7 @@ class Driver:
             self.num_stalls += 1
         problems = self.scheduler.check()
         assert not problems, problems
+        assert self.scheduler.num_unaccounted == 0
 
     _starved = False
 

@@ -74,6 +74,11 @@ class Custody:
         return self.pool.num_free + self.index.num_evictable
 
     @property
+    def num_draining(self) -> int:
+        """Pages that are freed when a launched step is confirmed."""
+        return sum(len(item.pages) for item in self._draining)
+
+    @property
     def num_free_slots(self) -> int:
         """Slots that no launched step can touch."""
         return len(self._free_slots)

@@ -35,6 +35,11 @@ class Resident:
     window_end: int = 0
 
     @property
+    def num_private(self) -> int:
+        """How many pages it alone holds."""
+        return len(self.pages) - self.num_shared + sum(len(replaced) for _, replaced in self.duplicates)
+
+    @property
     def window_pages(self) -> list[int]:
         """The pages that layers with a window see."""
         return self.pages[self.window_first : self.window_end]

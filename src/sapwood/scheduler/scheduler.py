@@ -253,6 +253,16 @@ class Scheduler:
             **self._custody.window.counts,
         )
 
+    @property
+    def num_unaccounted(self) -> int:
+        """Pages that nobody holds, less those that are held twice: 0 while the law of pages holds. A sum over who holds a slot,
+        which is cheap enough while requests run."""
+        pool, index = self._custody.pool, self._custody.index
+        num_private = sum(
+            resident.num_private for holders in (self._roster.running, self._roster.leaving) for resident in holders
+        )
+        return pool.num_pages - pool.num_free - index.num_pages - self._custody.num_draining - num_private
+
     def check(self) -> list[str]:
         """Prove the law of pages; one line per violation (counted), none when it holds.
 

@@ -18,7 +18,7 @@ import zmq
 from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
 from sapwood.core.garbage import spare_the_living
 from sapwood.distributed.group import connect
-from sapwood.errors import SapwoodError
+from sapwood.errors import EngineFailed, SapwoodError
 from sapwood.messages.channel import Receiver, Sender
 from sapwood.messages.child import receive_orders
 from sapwood.messages.flight import FlightRecorder
@@ -36,6 +36,8 @@ from sapwood.worker.recorded import RecordedEngine
 
 COLLECTIVE_TIMEOUT_S = 600.0
 """Bounds the wait for a rank that hangs: longer than any step, and than loading times differ. A dead rank shows at once."""
+COUNT_TURNS = 16
+"""Turns of the loop between two counts of the pages, each of which takes some ten microseconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +57,19 @@ class WorkerOrders(msgspec.Struct, frozen=True):
 
 
 def run(built: BuiltWorker, port: ServerPort | FollowerPort, overlap: bool, log: StepLog) -> None:
-    """Turn the loop until drained. At its second turn in a row without work the law of pages is proved."""
+    """Turn the loop until drained. At its second turn in a row without work the law of pages is proved, and what is wrong is
+    mended; while there is work the pages are counted now and then, and where the sum is wrong, the worker ends with EngineFailed:
+    its successor has sound pages, and goes on with what this one had."""
     scheduler, idle_turns = built.scheduler, 0
-    for _ in (overlapped if overlap else plain)(scheduler, built.engine, port, log):
+    for turn, _ in enumerate((overlapped if overlap else plain)(scheduler, built.engine, port, log)):
         idle_turns = 0 if scheduler.has_work else idle_turns + 1
         if idle_turns and port.draining:
             break
         if idle_turns == 2:
             for violation in scheduler.check():
                 logger.error("the law of pages is broken: %s", violation)
+        elif not idle_turns and turn % COUNT_TURNS == 0 and scheduler.num_unaccounted:
+            raise EngineFailed(f"the law of pages is broken: {'; '.join(scheduler.check()[:3])}")
     log.close()
     built.engine.close()
 

@@ -43,7 +43,7 @@ class Hand:
         self.events += outcome.events
         if outcome.plan is not None:
             self.in_flight.append(outcome.plan)
-        assert self.scheduler.check() == []
+        assert self.scheduler.check() == [] and self.scheduler.num_unaccounted == 0
         return outcome
 
     def confirm(self, *token_ids: int, **logprobs: Any) -> None:

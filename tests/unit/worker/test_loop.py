@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -9,10 +13,15 @@ from sapwood.core.plan import EngineLimits, StepPlan, StepResult
 from sapwood.core.sampling import SamplingParams
 from sapwood.engine.null import NullEngine
 from sapwood.engine.null_model import null_limits
+from sapwood.errors import EngineFailed
 from sapwood.messages.types import Abort, Submit, ToWorker, pack_ids
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.scheduler import Scheduler
-from sapwood.worker.core import WorkerCore
+from sapwood.scheduler.step_log import NullStepLog
+from sapwood.worker.core import LocalPort, WorkerCore
+from sapwood.worker.grammars import NoGrammars
+from sapwood.worker.main import run
+from sapwood.worker.transfers import NoTransfers
 
 
 class WatchedEngine:
@@ -93,3 +102,29 @@ def test_a_step_is_waited_for_after_the_next_launch_only_when_overlapped(overlap
     for step in range(1, len(launches)):
         was_launched_before = diary.index(f"launch {step + 1}") < diary.index(f"wait {step}")
         assert was_launched_before is overlap
+
+
+@dataclass
+class FullPort(LocalPort):
+    """Brings its messages at the first turn, and is draining from then on."""
+
+    draining: bool = True
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_law_broken_under_load_ends_the_worker(overlap: bool) -> None:
+    """However long requests run: nobody waits for an idle moment."""
+
+    def work(plant: Callable[[Scheduler], object]) -> dict[int, str]:
+        engine = NullEngine(null_limits(num_slots=4, max_len=256, num_pages=64))
+        scheduler = Scheduler(engine.limits, SchedulerOptions(step_token_budget=16))
+        port = FullPort(lambda inputs: None, NoTransfers(), NoGrammars(), messages=[submit(1, 40, 100), submit(2, 5, 100)])
+        plant(scheduler)
+        run(SimpleNamespace(scheduler=scheduler, engine=engine), port, overlap, NullStepLog())  # type: ignore[arg-type]
+        return {event.number: event.finish.kind for event in port.events if event.finish is not None}
+
+    assert work(lambda scheduler: None) == {1: "length", 2: "length"}
+    with pytest.raises(EngineFailed, match="the law of pages is broken: 1 pages have no holder"):
+        work(lambda scheduler: scheduler._custody.pool.take(1))
+    with pytest.raises(EngineFailed, match="page 3 belongs to the free list and to"):
+        work(lambda scheduler: scheduler._custody.pool.give_back([3]))
