@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 def event(body: Any) -> bytes:
     """One event: a single `data:` line with one JSON object, and a blank line."""
-    return b"data: " + _encoder.encode(body) + b"\n\n"
+    return b"data: %b\n\n" % _encoder.encode(body)
 
 
 def named_event(name: str, body: Any) -> bytes:

@@ -20,6 +20,7 @@ from sapwood.server.body import Decoder, as_list, refuse
 from sapwood.server.constraints import only_one, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import as_error, openai_error
+from sapwood.server.native.cumulative import Cumulative
 from sapwood.server.native.reply import ReplyShape, reply
 from sapwood.server.native.schema import CONSTRAINTS, SAMPLING_REFUSALS, GenerateFields, GenerateRefusals, SamplingFields
 from sapwood.server.requests import ALL_AT_ONCE, GenerateRequest, PromptRequest, make_namespace, named_as
@@ -232,6 +233,7 @@ def request_ids(given: str | list[str] | None, count: int, is_batch: bool) -> li
 
 
 async def _events(stream: Stream, shape: ReplyShape, incremental: bool) -> AsyncIterator[bytes]:
+    samples: dict[int, Cumulative] = {}
     async for updates in stream:
         events = []
         for update in updates:
@@ -242,7 +244,15 @@ async def _events(stream: Stream, shape: ReplyShape, incremental: bool) -> Async
                     )
                     continue
                 raise as_error(update.finish)
-            events.append(event(reply(shape, update, incremental=incremental, in_stream=True)))
+            if incremental:
+                events.append(event(reply(shape, update, incremental=True, in_stream=True)))
+                continue
+            index = update.record.index
+            if index not in samples:
+                samples[index] = Cumulative(shape)
+            events.append(event(samples[index].reply(update)))
+            if update.finish is not None:
+                del samples[index]
         yield b"".join(events)
 
 
