@@ -21,8 +21,10 @@ from sapwood.server.body import Decoder, T, read_body
 from sapwood.server.constraints import Wanted
 from sapwood.server.depth import check_depth
 from sapwood.server.frontend import Frontend
+from sapwood.server.gradual import in_slices, open_gradually
 from sapwood.server.limits import check_room, check_state
-from sapwood.server.requests import named_as
+from sapwood.server.requests import GenerateRequest, named_as
+from sapwood.server.stream import Stream
 from sapwood.tokenizer.fim import FimTokens
 
 
@@ -44,6 +46,10 @@ class ServerContext:
         data = await read_body(request, self.settings.max_body_bytes, self.settings.body_timeout_s)
         check_depth(data, self.settings.max_json_depth)
         return data
+
+    async def open(self, request: GenerateRequest) -> Stream:
+        """Submit a call; while a large one is on its way in, others go on."""
+        return await open_gradually(self.frontend, request)
 
     def check_model(self, name: str | None) -> None:
         """Raise UnknownModel unless `name` is this server's model."""
@@ -95,3 +101,7 @@ class ServerContext:
         if not any(text for text, _ in pieces):
             raise InvalidRequest(f"{name} must not be empty; send some text", param=name)
         return await self.frontend.backend.tokenize(pieces, add_special)
+
+    async def encode_all(self, prompts: Iterable[Pieces], *, add_special: bool, name: str) -> list[list[int]]:
+        """The ids of several."""
+        return [await self.encode(pieces, add_special=add_special, name=name) async for pieces in in_slices(prompts)]

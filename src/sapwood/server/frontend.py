@@ -108,14 +108,15 @@ class Frontend:
         self.state = ServingState.READY
 
     # ---------------------------------------------------------------------------------------------- from clients
-    def open(self, request: GenerateRequest) -> Stream:
-        """Check, register and submit a call; raises SapwoodError and leaves nothing behind when it cannot be accepted."""
+    def open(self, request: GenerateRequest, stream: Stream | None = None) -> Stream:
+        """Check, register and submit a call, or more prompts of the call that `stream` is of; raises SapwoodError and leaves
+        nothing of it behind when it cannot be accepted."""
         if self.state is not ServingState.RECOVERING:  # the door is closed then; who was inside goes on
             check_state(self.state)
         prompts = [resolve(prompt, self.limits) for prompt in request.prompts]
         check_room(len(self._records), request.num_samples, self.limits.max_open_requests)
         _check_rids(prompts, self._rids)
-        stream = Stream(self._abandon, request.stream_interval)
+        stream = stream or Stream(self._abandon, request.stream_interval)
         try:
             for prompt in prompts:
                 self._submit(prompt, stream)
@@ -306,11 +307,11 @@ class Frontend:
 
 
 def _check_rids(prompts: Iterable[PromptRequest], taken: set[str]) -> None:
-    seen = set(taken)
+    seen = set[str]()
     for prompt in prompts:
         for sample in range(prompt.params.n):
             rid = _sample_rid(prompt, sample)
-            if rid in seen:
+            if rid in seen or rid in taken:
                 raise InvalidRequest(f"rid {rid!r} belongs to an unfinished request; choose another", param="rid")
             seen.add(rid)
 

@@ -63,7 +63,8 @@ async def read_inputs(context: ServerContext, value: Any, name: str, *, truncate
         if not truncate:
             context.check_texts(map(len, texts), None, name)
         frame = context.model.frame
-        return [Asked(frame.single(await _ids(context, text, name, parse_special=True), most)) for text in texts], is_list
+        ids = await context.encode_all(([(text, True)] for text in texts), add_special=False, name=name)
+        return [Asked(frame.single(each, most)) for each in ids], is_list
     if any(isinstance(item, str) for item in texts):
         raise InvalidRequest(f"{name} must be texts or ids, not a mixture", param=name)
     lists, is_batch = split_ids(texts, name)
@@ -76,8 +77,9 @@ async def read_pairs(context: ServerContext, first: str, seconds: Sequence[str],
     check_count(len(seconds), names[1])
     context.check_texts([len(first)], None, names[0])
     context.check_texts(map(len, seconds), None, names[1])
-    frame, head = context.model.frame, await _ids(context, first, names[0], parse_special=False)
-    return [Asked(*frame.pair(head, await _ids(context, text, names[1], parse_special=False))) for text in seconds]
+    head = await context.encode([(first, False)], add_special=False, name=names[0])
+    tails = await context.encode_all(([(text, False)] for text in seconds), add_special=False, name=names[1])
+    return [Asked(*context.model.frame.pair(head, tail)) for tail in tails]
 
 
 async def ask_vectors(context: ServerContext, request: Request, asked: Iterable[Asked], facts: CallFacts) -> list[RequestRecord]:
@@ -115,13 +117,9 @@ def vector_of(record: RequestRecord) -> Vector:
     return unpack_vector(record.vector)
 
 
-async def _ids(context: ServerContext, text: str, name: str, *, parse_special: bool) -> list[int]:
-    return await context.encode([(text, parse_special)], add_special=False, name=name)
-
-
 async def _finish(context: ServerContext, request: Request, prompts: tuple[PromptRequest, ...], name: str) -> list[RequestRecord]:
     with named_as({"prompt": name}):
-        stream = context.frontend.open(GenerateRequest(prompts, ALL_AT_ONCE))
+        stream = await context.open(GenerateRequest(prompts, ALL_AT_ONCE))
     await collect(stream, request)
     for record in stream.records:
         if record.finish is not None and record.finish.kind in ("error", "abort"):

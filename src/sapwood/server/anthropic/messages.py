@@ -74,7 +74,7 @@ def message_routes(context: ServerContext) -> APIRouter:
                 priority=context.settings.default_priority,
             )
             interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
-            stream = context.frontend.open(GenerateRequest((prompt,), interval))
+            stream = await context.open(GenerateRequest((prompt,), interval))
         answers = Answers(reading, context.model.vocabulary)
         if fields.stream:
             return EventStream(stream, _events(stream, MessageWriter(answers, context.model.name)), FRAMING)

@@ -20,6 +20,7 @@ from sapwood.server.body import Decoder, as_list, refuse
 from sapwood.server.constraints import only_one, want
 from sapwood.server.context import ServerContext
 from sapwood.server.failures import as_error, openai_error
+from sapwood.server.gradual import in_slices
 from sapwood.server.native.cumulative import Cumulative
 from sapwood.server.native.reply import ReplyShape, reply
 from sapwood.server.native.schema import CONSTRAINTS, SAMPLING_REFUSALS, GenerateFields, GenerateRefusals, SamplingFields
@@ -56,13 +57,13 @@ def generate_routes(context: ServerContext) -> APIRouter:
                 "top_logprobs": "top_logprobs_num",
             }
         ):
-            stream = context.frontend.open(call)
+            stream = await context.open(call)
         if session is not None:
             context.frontend.sessions.begin(session, call.prompts[0].rid, stream.records[0])
         if fields.stream:
             return EventStream(stream, _events(stream, shape, context.settings.incremental_streaming_output))
         await collect(stream, request)
-        return _whole(stream, shape)
+        return await _whole(stream, shape)
 
     router.add_api_route("/generate", generate, methods=["POST"], summary="Complete one prompt or a batch of them")
     router.add_api_route("/generate", generate, methods=["PUT"], include_in_schema=False)
@@ -82,10 +83,10 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
         raise InvalidRequest("sampling_params: n must be the same for every prompt of a batch", param="n")
     if session_name and (samplings[0].n or 1) > 1:
         raise InvalidRequest("a turn of a session has one answer; leave n out", param="n")
-    checked = [await _checked(context, sampling) for sampling in samplings]
+    checked = [await _checked(context, sampling) async for sampling in in_slices(samplings)]
     logprobs = logprob_options(fields, [len(ids) for ids in prompts])
     salts, keys = spread(fields.cache_salt, count, "cache_salt"), spread(fields.extra_key, count, "extra_key")
-    requests = tuple(
+    requests = [
         PromptRequest(
             rid=rid,
             token_ids=ids,
@@ -100,10 +101,10 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
             pin=session_name,
             pin_s=session_s,
         )
-        for rid, ids, sampling, param, options, salt, key in zip(
-            request_ids(fields.rid, count, is_batch), prompts, samplings, checked, logprobs, salts, keys, strict=True
+        async for rid, ids, sampling, param, options, salt, key in in_slices(
+            zip(request_ids(fields.rid, count, is_batch), prompts, samplings, checked, logprobs, salts, keys, strict=True)
         )
-    )
+    ]
     interval = (samplings[0].stream_interval or context.settings.stream_interval) if fields.stream else ALL_AT_ONCE
     shape = ReplyShape(
         vocabulary=context.model.vocabulary,
@@ -113,7 +114,7 @@ async def _prepare(context: ServerContext, fields: GenerateFields) -> tuple[Gene
         with_tiers=context.frontend.limits.has_tiers,
         steering=context.frontend.steering,
     )
-    return GenerateRequest(requests, interval), shape
+    return GenerateRequest(tuple(requests), interval), shape
 
 
 async def _checked(context: ServerContext, fields: SamplingFields) -> SamplingParams:
@@ -150,7 +151,8 @@ async def _prompt_ids(context: ServerContext, fields: GenerateFields) -> tuple[l
             raise InvalidRequest("text must not be an empty list; send at least one prompt", param="text")
         first = (as_list(fields.sampling_params) or [None])[0]
         context.check_texts(map(len, texts), first.n if first else None, "text")
-        ids = [await context.encode([(text, parse_special)], add_special=not continues, name="text") for text in texts]
+        pieces = ([(text, parse_special)] for text in texts)
+        ids = await context.encode_all(pieces, add_special=not continues, name="text")
         return ids, isinstance(fields.text, list), "text"
     return *with_prefix(fields), "input_ids"
 
@@ -256,9 +258,11 @@ async def _events(stream: Stream, shape: ReplyShape, incremental: bool) -> Async
         yield b"".join(events)
 
 
-def _whole(stream: Stream, shape: ReplyShape) -> Response:
+async def _whole(stream: Stream, shape: ReplyShape) -> Response:
     for record in stream.records:
         if record.finish is not None and record.finish.kind == "error":
             raise as_error(record.finish)
-    replies = [reply(shape, record.everything(), incremental=False, in_stream=False) for record in stream.records]
+    replies = [
+        reply(shape, record.everything(), incremental=False, in_stream=False) async for record in in_slices(stream.records)
+    ]
     return json_response(replies if shape.is_list else replies[0])

@@ -125,7 +125,7 @@ async def answer(
     )
     interval = context.settings.stream_interval if call.is_streamed else ALL_AT_ONCE
     with named_as(call.names):
-        stream = context.frontend.open(GenerateRequest((prompt,), interval))
+        stream = await context.open(GenerateRequest((prompt,), interval))
     answers = Answers(reading, context.model.vocabulary)
     if call.is_streamed:
         return EventStream(stream, _lines(stream, call, answers), FRAMING)

@@ -84,7 +84,7 @@ async def read_call(context: ServerContext, request: Request, prefix: str) -> tu
     return Call(id, int(time.time()), fields, params, names, is_unlimited=limit == NO_LIMIT), data
 
 
-def open_call(
+async def open_call(
     context: ServerContext,
     call: Call,
     prompts: list[list[int]],
@@ -112,7 +112,7 @@ def open_call(
     )
     interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
     with named_as({**call.names, **names}):
-        return context.frontend.open(GenerateRequest(requests, interval))
+        return await context.open(GenerateRequest(requests, interval))
 
 
 def _rids(call: Call, count: int) -> list[str]:

@@ -69,7 +69,7 @@ def chat_routes(context: ServerContext) -> APIRouter:
             wanted=call.params.constraint,
         )
         call = dataclasses.replace(call, params=await context.shape(reading, call.params))
-        stream = open_call(context, call, [prompt.token_ids], options, None, NAMES)
+        stream = await open_call(context, call, [prompt.token_ids], options, None, NAMES)
         answers = Answers(reading, vocabulary)
         if call.fields.stream:
             return EventStream(stream, chunk_events(stream, ChatWriter(call, stream, answers, context.model.name, vocabulary)))

@@ -56,7 +56,7 @@ def completion_routes(context: ServerContext) -> APIRouter:
         echoes = await _echoes(context, call, prompts, texts) if fields.echo else None
         if fields.suffix:
             call = call.with_stops(context.fim().end_ids)
-        stream = open_call(context, call, prompts, options, DEFAULT_MAX_TOKENS, NAMES)
+        stream = await open_call(context, call, prompts, options, DEFAULT_MAX_TOKENS, NAMES)
         writer = CompletionWriter(
             call, stream, context.model.name, CompletionShape(context.model.vocabulary, call.params.n, echoes)
         )
@@ -192,8 +192,8 @@ async def _prompts(context: ServerContext, fields: CompletionFields, n: int) -> 
     if given and all(isinstance(item, str) for item in given):
         context.check_texts(map(len, given), n, "prompt")
         parse_special, add_special = fields.parse_special is not False, fields.add_special_tokens is not False
-        ids = [await context.encode([(text, parse_special)], add_special=add_special, name="prompt") for text in given]
-        return ids, given
+        pieces = ([(text, parse_special)] for text in given)
+        return await context.encode_all(pieces, add_special=add_special, name="prompt"), given
     if any(isinstance(item, str) for item in given):
         raise InvalidRequest("prompt must be texts or ids, not a mixture", param="prompt")
     return split_ids(given, "prompt")[0], None
@@ -205,7 +205,8 @@ async def _fim_prompts(context: ServerContext, given: list[Any], suffix: str, n:
     if not (given and all(isinstance(item, str) for item in given)):
         raise InvalidRequest("suffix goes with a prompt of text, not with ids", param="suffix")
     context.check_texts((len(text) + len(suffix) for text in given), n, "prompt")
-    return [await context.encode(fim.pieces(text, suffix), add_special=True, name="prompt") for text in given], given
+    pieces = (fim.pieces(text, suffix) for text in given)
+    return await context.encode_all(pieces, add_special=True, name="prompt"), given
 
 
 async def _echoes(context: ServerContext, call: Call, prompts: list[list[int]], texts: list[str] | None) -> list[str]:

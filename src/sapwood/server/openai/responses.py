@@ -109,7 +109,7 @@ async def _begin(context: ServerContext, store: ResponseStore, data: bytes) -> _
             priority=context.settings.default_priority if fields.priority is None else fields.priority,
         )
         interval = context.settings.stream_interval if fields.stream else ALL_AT_ONCE
-        stream = context.frontend.open(GenerateRequest((asked,), interval))
+        stream = await context.open(GenerateRequest((asked,), interval))
     body = _body(context, id, prompt_fields, fields, asked.params)
     stored = StoredResponse(body, prompt.items, prompt.history, stream)
     making = _Making(store, stored, stream, Answers(reading, context.model.vocabulary), fields)
