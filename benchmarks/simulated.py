@@ -36,7 +36,8 @@ from sapwood.simulate import CostModel, Simulation, calibrate, simulate
 from sapwood.simulate.rehearsal import Rehearsal, rehearse
 from sapwood.simulate.workload import VOCAB_SIZE, SimRequest, WorkloadOptions, workloads
 from sapwood.weights import catalog
-from sapwood.worker.build import BuiltWorker, build_worker
+from sapwood.worker.build import build_worker
+from sapwood.worker.built import BuiltWorker
 from sapwood.worker.followers import Followers
 
 TOLERANCE = 0.15

@@ -41,7 +41,7 @@ def sabotage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deed: str) -> None
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != 'ScikitBuildInplaceFinder']\n"
-        "if 'sapwood.worker.main' in sys.orig_argv: import saboteur\n"
+        "if 'sapwood.worker.null_main' in sys.orig_argv: import saboteur\n"
     )
     source = str(Path(__file__).parents[2] / "src")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(folder), source)))

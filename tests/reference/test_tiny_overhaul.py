@@ -15,7 +15,8 @@ from sapwood.config.resolve import HostFacts, resolve
 from sapwood.core.sampling import SamplingParams
 from sapwood.distributed.group import SoloGroup
 from sapwood.messages.types import Answer, Continue, Overhaul, Pause, Profile, Submit, pack_ids
-from sapwood.worker.build import BuiltWorker, build_worker
+from sapwood.worker.build import build_worker
+from sapwood.worker.built import BuiltWorker
 from sapwood.worker.core import WorkerCore
 
 PROMPT = np.random.default_rng(1).integers(3, VOCAB_SIZE, 20).tolist()

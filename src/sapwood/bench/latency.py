@@ -26,7 +26,8 @@ from sapwood.core.plan import Engine, StepPlan
 from sapwood.errors import ConfigError, EngineFailed
 from sapwood.messages.types import Submit, ToWorker, pack_ids
 from sapwood.observability.progress import ProgressCallback
-from sapwood.worker.build import BuiltWorker, build_worker
+from sapwood.worker.build import build_worker
+from sapwood.worker.built import BuiltWorker
 from sapwood.worker.core import WorkerCore
 from sapwood.worker.followers import Followers
 

@@ -3,6 +3,7 @@
 Invariant: a lost peer is an EngineFailed within a bounded time, never a hang.
 """
 
-from sapwood.distributed.group import ControlLink, Group, Ranks, SoloGroup, SoloLink, TorchGroup, TorchLink, connect
+from sapwood.distributed.group import Group, Ranks, SoloGroup, TorchGroup, TorchLink, connect
+from sapwood.messages.control import ControlLink, SoloLink
 
 __all__ = ["ControlLink", "Group", "Ranks", "SoloGroup", "SoloLink", "TorchGroup", "TorchLink", "connect"]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sapwood.distributed.rendezvous import c10d, gloo_options, open_store
 from sapwood.errors import ConfigError, EngineFailed
+from sapwood.messages.control import ControlLink, SoloLink
 
 _HEADER_BYTES = 8
 _FIRST_BYTES = 4096  # a message that fits with its length takes one broadcast; a longer one takes a second
@@ -52,18 +53,6 @@ class Group(Protocol):
         ...
 
 
-class ControlLink(Protocol):
-    """Bytes from rank 0 to all ranks."""
-
-    def share(self, data: bytes | None = None) -> bytes:
-        """Rank 0 passes `data`, the others nothing; everyone gets rank 0's bytes. Waits at most the link's timeout."""
-        ...
-
-    def close(self) -> None:
-        """Drop the connections."""
-        ...
-
-
 class SoloGroup:
     """The only rank: every collective is the identity."""
 
@@ -81,17 +70,6 @@ class SoloGroup:
 
     def barrier(self) -> None:
         return None
-
-    def close(self) -> None:
-        return None
-
-
-class SoloLink:
-    """The only rank's control link."""
-
-    def share(self, data: bytes | None = None) -> bytes:
-        assert data is not None, "rank 0 must pass the bytes to share"
-        return data
 
     def close(self) -> None:
         return None

@@ -112,7 +112,8 @@ def child_specs(config: Config, model_path: str, topology: Topology, weights: st
             "inline_detokenizer": launch.inline_detokenizer,
             "log_level": launch.log_level,
         }
-        specs.append(ChildSpec(f"worker {rank}", "sapwood.worker.main", orders))
+        module = "sapwood.worker.null_main" if config.model.is_null else "sapwood.worker.main"
+        specs.append(ChildSpec(f"worker {rank}", module, orders))
     for index in range(launch.tokenizer_worker_num):
         name = f"tokenizer {index}"
         specs.append(ChildSpec(name, "sapwood.tokenizer.main", TokenizerOrders(name, index, topology, tokenizer_path)))
@@ -206,7 +207,7 @@ class Replica:
                 await self._drain()
             for task in watching:
                 task.cancel()
-        if self._failure:
+        if self._failure and self._has_started:
             await asyncio.sleep(FAREWELL_S)
 
     def _guards(self) -> list[Coroutine[Any, Any, None]]:

@@ -31,7 +31,7 @@ from sapwood.weights.dummy import DummyCheckpoint
 from sapwood.weights.shapes import EDGE_MATRICES
 from sapwood.weights.slicing import RawTensor
 from sapwood.worker.pooled import PooledModel, decoder_pooler
-from sapwood.worker.tiers import count_host_pages, model_identity
+from sapwood.worker.tiers import count_host_pages
 
 NATIVE_PAGE = 16
 """Tokens in one page of the native KV layout; the scheduler's pages must be made of whole ones."""
@@ -262,3 +262,10 @@ def _native_module() -> ModuleType | None:
         return importlib.import_module("sapwood.engine.native_lifecycle")
     except ImportError:
         return None
+
+
+def model_identity(checkpoint: Checkpoint) -> str:
+    """The weights and the tokenizer: a digest of the content, and the time of the last change, which samples might miss."""
+    files = [checkpoint.file] if checkpoint.file else sorted(checkpoint.folder.iterdir()) if checkpoint.folder else []
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+    return f"{checkpoint.fingerprint()} {stats}"

@@ -8,58 +8,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from sapwood.config.sections import EngineSection, ModelOptions, SchedulerSection
-from sapwood.core.plan import Engine, EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, TieredEngine, as_ids, no_copies
-from sapwood.core.pooling import PoolingKind, Task
+from sapwood.core.plan import Engine, RowRun, SlotStart, StepPlan, TableWrite, TieredEngine, as_ids, no_copies
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.device import Device, create_device
 from sapwood.distributed.group import Group
 from sapwood.engine.encoder import EncoderEngine
 from sapwood.engine.memory import Footprint, MemoryFacts, MemoryOptions, MemoryPlan, format_table, plan_memory
-from sapwood.engine.null import NullEngine, NullOptions
-from sapwood.engine.null_model import VECTOR_SIZE, null_limits
-from sapwood.errors import InvalidRequest
-from sapwood.scheduler.options import SchedulerOptions, scheduler_options
+from sapwood.scheduler.options import scheduler_options
 from sapwood.scheduler.scheduler import Scheduler
-from sapwood.weights.catalog import cache_folder
 from sapwood.weights.checkpoint import Checkpoint, check_same_model, open_checkpoint
 from sapwood.weights.encoder import check_same_encoder, is_encoder, read_encoder_config
-from sapwood.worker.backends import Backend, choose_backend
+from sapwood.worker.backends import Backend, choose_backend, model_identity
+from sapwood.worker.built import BuiltWorker, engine_info, profile_folder
 from sapwood.worker.grammar_setup import constrain
-from sapwood.worker.grammars import Grammars, NoGrammars
-from sapwood.worker.overhaul import ChangeableEngine, Recipe, Steward
-from sapwood.worker.pooled import PooledModel, build_encoder, pooled_decoder, warm_up_encoder
+from sapwood.worker.grammars import NoGrammars
+from sapwood.worker.null_build import build_null
+from sapwood.worker.overhaul import ChangeableEngine, Recipe
+from sapwood.worker.pooled import build_encoder, pooled_decoder, warm_up_encoder
 from sapwood.worker.step_trace import StepTrace
-from sapwood.worker.tiers import count_host_pages, fingerprint, model_identity, open_transfers
-from sapwood.worker.transfers import NoTransfers, Transfers
+from sapwood.worker.tiers import fingerprint, open_transfers
+from sapwood.worker.transfers import NoTransfers
 
 ProgressCallback = Callable[[str, int, int], None]
 WARM_UP_TOKENS = (16, 1)
-NULL_CHUNK_TOKENS = 512
-NULL_ROW_BYTES = 8
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltWorker:
-    """A rank that can run, and what is worth telling about it."""
-
-    scheduler: Scheduler
-    engine: Engine
-    steward: Steward
-    options: SchedulerOptions
-    info: dict[str, Any]
-    transfers: Transfers
-    grammars: Grammars
 
 
 def build_worker(
@@ -72,7 +52,7 @@ def build_worker(
 ) -> BuiltWorker:
     """Load the model at `path` ("null" for the fake one) and put a scheduler on top; raises ConfigError and WeightsError."""
     if model.is_null:
-        return _build_null(model, engine, scheduler, group.rank)
+        return build_null(model, engine, scheduler, group.rank)
     if is_encoder(Path(path)):
         return _build_encoder(model, engine, scheduler, Path(path), group, progress)
     checkpoint = open_checkpoint(Path(path), model.load_format, model.random_seed)
@@ -89,7 +69,7 @@ def build_worker(
     finally:
         checkpoint.close()
     warm_up(built, progress)
-    info = _info(built.limits) | {
+    info = engine_info(built.limits) | {
         "kernel_backend": backend.name,
         "memory": [[row.name, row.value, row.reason] for row in plan.table()],
     }
@@ -126,15 +106,6 @@ def _recipe(model: ModelOptions, engine: EngineSection, backend: Backend, plan: 
         return built
 
     return Recipe(path, check, build, obstacle)
-
-
-def _refuse_null(path: str) -> None:
-    raise InvalidRequest("the null model has no weights to change")
-
-
-def profile_folder() -> Path:
-    """Where records of steps are written."""
-    return cache_folder() / "profiles"
 
 
 def plan_rank(
@@ -189,31 +160,6 @@ def _smallest(group: Group, *values: int) -> list[int]:
     return least
 
 
-def _build_null(model: ModelOptions, engine: EngineSection, scheduler: SchedulerSection, rank: int) -> BuiltWorker:
-    usual, page = null_limits(), engine.page_size
-    num_pages = max(1, (engine.max_total_tokens or usual.num_pages * usual.page_size) // page)
-    limits = EngineLimits(
-        num_slots=engine.max_running_requests or usual.num_slots,
-        max_len=model.context_length or usual.max_len,
-        num_pages=num_pages,
-        page_size=page,
-        vocab_size=usual.vocab_size,
-        eos_token_ids=usual.eos_token_ids,
-        num_host_pages=count_host_pages(engine.cache, num_pages, NULL_ROW_BYTES * page),
-    )
-    null = NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000))
-    options = scheduler_options(scheduler, NULL_CHUNK_TOKENS, engine.cache)
-    transfers = open_transfers(engine.cache, null, fingerprint("null"))
-    recipe = Recipe("null", _refuse_null, lambda path: NullEngine(limits, NullOptions(step_time_s=engine.null_step_ms / 1000)))
-    changeable = ChangeableEngine(null, recipe, StepTrace(profile_folder()))
-    info = _info(limits)
-    if model.is_embedding:
-        info |= PooledModel(Task.EMBED, PoolingKind.LAST, VECTOR_SIZE).info
-    constrained = constrain(changeable, engine.grammar, model.tokenizer_path or model.model_path, rank)
-    scheduling = Scheduler(limits, options)
-    return BuiltWorker(scheduling, constrained.engine, changeable, options, info, transfers, constrained.grammars)
-
-
 def _build_encoder(
     model: ModelOptions,
     engine: EngineSection,
@@ -225,7 +171,7 @@ def _build_encoder(
     device = create_device(engine.device, group.rank)
     built = build_encoder(model, engine, scheduler, path, group, device)
     warm_up_encoder(built.engine, progress)
-    info = _info(built.engine.limits) | built.pooled.info | {"kernel_backend": "reference"}
+    info = engine_info(built.engine.limits) | built.pooled.info | {"kernel_backend": "reference"}
     options = built.options(scheduler_options(scheduler, built.engine.limits.max_len))
 
     def rebuild(path: str) -> EncoderEngine:
@@ -235,18 +181,3 @@ def _build_encoder(
     changeable = ChangeableEngine(built.engine, recipe, StepTrace(profile_folder()))
     scheduling = Scheduler(built.engine.limits, options)
     return BuiltWorker(scheduling, changeable, changeable, options, info, NoTransfers(), NoGrammars())
-
-
-def _info(limits: EngineLimits) -> dict[str, Any]:
-    return {
-        "task": Task.GENERATE.value,
-        "vocab_size": limits.vocab_size,
-        "context_length": limits.max_len,
-        "max_running_requests": limits.num_slots,
-        "max_total_num_tokens": limits.num_pages * limits.page_size,
-        "page_size": limits.page_size,
-        "num_host_pages": limits.num_host_pages,
-        "sliding_window": limits.window,
-        "max_window_tokens": limits.num_window_pages * limits.page_size,
-        "eos_token_ids": list(limits.eos_token_ids),
-    }

@@ -17,8 +17,9 @@ from sapwood.config.sections import Config
 from sapwood.distributed.group import Group, connect
 from sapwood.messages.topology import Topology, create_topology
 from sapwood.messages.types import StepInputs
-from sapwood.worker.main import COLLECTIVE_TIMEOUT_S, WorkerOrders
+from sapwood.worker.main import COLLECTIVE_TIMEOUT_S
 from sapwood.worker.ports import share_with_ranks
+from sapwood.worker.process import WorkerOrders
 
 GRACE_S = 5.0
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from sapwood.core.plan import StepResult
-from sapwood.distributed.group import ControlLink
 from sapwood.messages.channel import Receiver, Sender
+from sapwood.messages.control import ControlLink
 from sapwood.messages.types import Drain, Renew, StepEvents, StepInputs, StepStats, ToWorker
 from sapwood.scheduler.scheduler import StepOutcome
 from sapwood.worker.event_feed import EventFeed, NoFeed

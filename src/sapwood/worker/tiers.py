@@ -14,10 +14,9 @@ from sapwood.core.plan import TieredEngine
 from sapwood.kvcache import storage_file, storage_redis
 from sapwood.kvcache.storage import StorageOptions, storage_backends
 from sapwood.weights.catalog import cache_folder
-from sapwood.weights.checkpoint import Checkpoint
 from sapwood.worker.transfers import NoTransfers, StorageTransfers, Transfers
 
-__all__ = ["count_host_pages", "fingerprint", "model_identity", "open_transfers", "storage_file", "storage_redis"]
+__all__ = ["count_host_pages", "fingerprint", "open_transfers", "storage_file", "storage_redis"]
 
 FORMAT_VERSION = 2
 """Raise it whenever models compute other numbers or the reference's pages change (native kernels name their own build)."""
@@ -29,13 +28,6 @@ def count_host_pages(cache: CacheSection, num_pages: int, page_bytes: int) -> in
         return 0
     wanted = cache.host_ratio * num_pages if cache.host_bytes is None else cache.host_bytes / page_bytes
     return max(int(wanted), 1)
-
-
-def model_identity(checkpoint: Checkpoint) -> str:
-    """The weights and the tokenizer: a digest of the content, and the time of the last change, which samples might miss."""
-    files = [checkpoint.file] if checkpoint.file else sorted(checkpoint.folder.iterdir()) if checkpoint.folder else []
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
-    return f"{checkpoint.fingerprint()} {stats}"
 
 
 def fingerprint(*facts: object) -> bytes:

@@ -182,8 +182,8 @@ def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> Non
         Hand(**options)
 
 
-def test_scheduling_needs_no_torch() -> None:
-    code = "import sapwood.scheduler, sapwood.kvcache, sapwood.engine.null, sys; sys.exit('torch' in sys.modules)"
+def test_scheduling_needs_no_torch_and_the_null_model_neither() -> None:
+    code = "import sapwood.scheduler, sapwood.kvcache, sapwood.worker.null_main, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

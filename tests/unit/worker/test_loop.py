@@ -20,7 +20,7 @@ from sapwood.scheduler.scheduler import Scheduler
 from sapwood.scheduler.step_log import NullStepLog
 from sapwood.worker.core import LocalPort, WorkerCore
 from sapwood.worker.grammars import NoGrammars
-from sapwood.worker.main import run
+from sapwood.worker.process import run
 from sapwood.worker.transfers import NoTransfers
 
 
