@@ -12,6 +12,12 @@ GUIDE = Path(__file__).parents[3] / "docs/guide/testing.md"
 PLUGIN = ("-p", "sapwood.testing.plugin", "-p", "no:cacheprovider")
 
 
+@pytest.fixture(autouse=True)
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other packages take seconds to import."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def test_the_guides_example_runs(pytester: pytest.Pytester) -> None:
     examples = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
     pytester.makepyfile(test_guide=examples[0])
