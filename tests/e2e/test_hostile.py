@@ -86,9 +86,11 @@ def test_impatient_interrupts_still_end_cleanly(tmp_path: Path, socket_root: Pat
         reader = threading.Thread(target=read_stream, args=(server.url, lines, 4000))
         reader.start()
         wait_until(lambda: server.client.get("/server_info").json()["num_open_requests"] == 1, 5, "an open request")
-        for _ in range(8):
+        for _ in range(1000):  # to the very end, when the loop's handlers are gone
             server.process.send_signal(signal.SIGINT)
-            time.sleep(0.05)
+            time.sleep(0.01)
+            if server.process.poll() is not None:
+                break
         assert server.process.wait(10) == 0
         reader.join(5)
         assert lines[-1] == "data: [DONE]"

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -58,18 +59,28 @@ FAREWELL_S = 3.0
 CHILD_GRACE_S = 5.0
 """How long drained children may take to end by themselves."""
 MAX_DISPLACING = 64
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 logger = logging.getLogger(__name__)
 
 
 def serve(config: Config) -> int:
-    """Serve until SIGINT or SIGTERM, or until a process dies; returns the exit status."""
+    """Serve until SIGINT or SIGTERM, or until a process dies; returns the exit status. From then on both signals are held back:
+    the process is about to end."""
     options = config.model
     model_path = options.model_path if options.is_null else str(catalog.resolve(options.model_path))
     read_keys(config.server)
     check_tls(config.server.tls)
     with listening(config.server) as listener:
         return uvloop.run(_serve(config, model_path, listener))
+
+
+def _hold_back_signals() -> None:
+    """All has ended but the process: another Ctrl-C would only make its status a failure. Blocked first, so that what came before
+    is handled; ignored then, because not every thread obeys a mask and the interpreter takes its own handlers back as it ends."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _serve(config: Config, model_path: str, listener: socket.socket) -> int:
@@ -167,8 +178,8 @@ class Replica:
 
     async def run(self, listener: socket.socket) -> int:
         """Start everything, serve until told to stop or until a process dies, end everything; returns the exit status."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._on_signal)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._on_signal)  # the loop would take a handler of its own back before the process has ended
         self._link.attach(self._loop, self._deliver)
         for spec in self._specs(self._link.topology):
             self._supervisor.start(spec)
@@ -184,6 +195,7 @@ class Replica:
             saving.cancel()
             self._link.close(self._loop)
             self._frontend.ledger.close()
+            _hold_back_signals()
         return 1 if self._failure else 0
 
     def _context(self) -> ServerContext:
@@ -278,8 +290,9 @@ class Replica:
             self._supervisor.mark_ready(message)
         self._frontend.on_message(message)
 
-    def _on_signal(self) -> None:
-        (self._hurry if self._end.is_set() else self._end).set()
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: (self._hurry if self._end.is_set() else self._end).set())
 
     @property
     def _restarts(self) -> bool:
