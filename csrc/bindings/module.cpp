@@ -99,7 +99,7 @@ NB_MODULE(_native, m) {
   m.attr("PACKED_VERSION") = kPackedVersion;
   m.attr("CHUNK_TOKENS") = kChunkTokens;
   m.def("isa", [] { return std::string(kernels().name); }, "Name of the instruction set whose kernels run.");
-  m.def("select_isa", [](const std::string& name) { select_kernels(name.c_str()); }, nb::arg("name"), "auto, portable, avx2 or vnni.");
+  m.def("select_isa", [](const std::string& name) { select_kernels(name.c_str()); }, nb::arg("name"), "auto, or the name of one that this build and this processor have.");
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Compute threads; the calling thread counts as one of them.")
       .def(nb::new_([](int threads, bool pin) { return std::make_shared<ThreadPool>(threads, pin); }), nb::arg("threads"), nb::arg("pin") = true)

@@ -2,43 +2,47 @@
 #include <atomic>
 #include <string>
 
+#if defined(SAPWOOD_BUILD_X86)
+#include <cpuid.h>
+#elif defined(SAPWOOD_BUILD_ARM64)
+#include <sys/auxv.h>
+#endif
+
 #include "core/error.h"
 #include "kernels/kernels.h"
 
 namespace sapwood {
 namespace isa_portable { const KernelTable& table(); }
-#if defined(SAPWOOD_BUILD_X86)
 namespace isa_avx2 { const KernelTable& table(); }
+namespace isa_avxvnni { const KernelTable& table(); }
 namespace isa_vnni { const KernelTable& table(); }
-#endif
+namespace isa_neon { const KernelTable& table(); }
 
-const KernelTable& portable_kernels() { return isa_portable::table(); }
-
-const KernelTable* avx2_kernels() {
+const std::vector<const KernelTable*>& supported_kernels() {
+  static const std::vector<const KernelTable*> tables = [] {
+    std::vector<const KernelTable*> found;
 #if defined(SAPWOOD_BUILD_X86)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return &isa_avx2::table();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    const bool vnni = avx2 && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+    if (vnni) found.push_back(&isa_vnni::table());
+#if defined(SAPWOOD_BUILD_AVXVNNI)
+    unsigned eax = 0, ebx, ecx, edx;  // not every compiler's __builtin_cpu_supports knows AVX-VNNI
+    if (avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1)) found.push_back(&isa_avxvnni::table());
 #endif
-  return nullptr;
-}
-
-const KernelTable* vnni_kernels() {
-#if defined(SAPWOOD_BUILD_X86)
-  if (avx2_kernels() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni"))
-    return &isa_vnni::table();
+    if (avx2) found.push_back(&isa_avx2::table());
+#elif defined(SAPWOOD_BUILD_ARM64)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) found.push_back(&isa_neon::table());
 #endif
-  return nullptr;
+    found.push_back(&isa_portable::table());
+    return found;
+  }();
+  return tables;
 }
 
 namespace {
 
-const KernelTable* best() {
-  if (const auto* t = vnni_kernels()) return t;
-  if (const auto* t = avx2_kernels()) return t;
-  return &portable_kernels();
-}
-
 std::atomic<const KernelTable*>& chosen() {
-  static std::atomic<const KernelTable*> table{best()};
+  static std::atomic<const KernelTable*> table{supported_kernels().front()};
   return table;
 }
 
@@ -48,12 +52,13 @@ const KernelTable& kernels() { return *chosen().load(std::memory_order_acquire);
 
 void select_kernels(const char* name) {
   const std::string wanted = name;
-  const KernelTable* table = wanted == "auto"       ? best()
-                             : wanted == "portable" ? &portable_kernels()
-                             : wanted == "avx2"     ? avx2_kernels()
-                             : wanted == "vnni"     ? vnni_kernels()
-                                                    : nullptr;
-  require(table != nullptr, "kernels '" + wanted + "' are unknown here or not supported by this processor; use auto, portable, avx2 or vnni");
+  std::string known = "auto";
+  const KernelTable* table = wanted == known ? supported_kernels().front() : nullptr;
+  for (const KernelTable* t : supported_kernels()) {
+    if (wanted == t->name) table = t;
+    known += std::string(", ") + t->name;
+  }
+  require(table != nullptr, "kernels '" + wanted + "' are unknown here or not supported by this processor; choose from " + known);
   chosen().store(table, std::memory_order_release);
 }
 

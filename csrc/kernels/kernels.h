@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/attend.h"
 #include "linear/layout.h"
@@ -78,9 +79,8 @@ float (*largest)(const float* x, int64_t n);       // NaN is passed over; -inf w
   void (*add_normed)(float* residual, const float* delta, const float* weight, int64_t k, float epsilon);  // += rms_norm(delta)
 };
 
-const KernelTable& portable_kernels();
-const KernelTable* avx2_kernels();   // null where this build or this processor lacks it
-const KernelTable* vnni_kernels();
+// The tables that this build has and this processor supports, the best one first; the last one is portable.
+const std::vector<const KernelTable*>& supported_kernels();
 
 // The chosen table: the best one that the processor supports until `select_kernels(name)` says otherwise ("auto" resets).
 const KernelTable& kernels();

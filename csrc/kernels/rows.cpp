@@ -83,7 +83,7 @@ SAPWOOD_INLINE void quantize8(const Group& x, float largest, int64_t g, const Qu
   out.scale8[g] = scale;
   out.half_sum8[2 * g] = scale * float(first);
   out.half_sum8[2 * g + 1] = scale * float(second);
-  out.sum8[g] = scale * float(first + second);
+  out.sum8[g] = scale * float(int(unsigned(first) + unsigned(second)));  // where a number is not finite, so is scale: any sum will do
   store_int(out.codes8 + g * kGroup, pack8(pack16(c[0], c[1]), pack16(c[2], c[3])));
   if (!led) return mark({}, g, out);
   const int code = at(c[lead / 8], lead % 8), high = (code + 64) >> 7;

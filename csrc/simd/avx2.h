@@ -1,5 +1,5 @@
-// Owns: the operations of simd.h on AVX2 + FMA + F16C; with SAPWOOD_ISA_VNNI also the dot instructions of AVX-512 VNNI on
-// 256-bit vectors. Invariant: same bits as simd/portable.h.
+// Owns: the operations of simd.h on AVX2 + FMA + F16C, and with SAPWOOD_ISA_VNNI or SAPWOOD_ISA_AVXVNNI the dot instructions of
+// AVX-512 VNNI or AVX-VNNI on 256-bit vectors. Invariant: same bits as simd/portable.h.
 #pragma once
 #include <immintrin.h>
 
@@ -7,6 +7,7 @@ namespace sapwood::SAPWOOD_ISA {
 
 using F = __m256;
 using I = __m256i;
+using B = I;
 
 // Stops the compiler from re-associating integer sums over an unrolled loop: it would hoist every product and spill.
 SAPWOOD_INLINE void keep(I& v) { asm("" : "+x"(v)); }
@@ -115,6 +116,10 @@ SAPWOOD_INLINE I pack8(I a, I b) { return _mm256_permute4x64_epi64(_mm256_packs_
 #define SAPWOOD_HAS_DOT4 1
 SAPWOOD_INLINE I dot4(I sum, I u, I s) { return _mm256_dpbusd_epi32(sum, u, s); }
 SAPWOOD_INLINE I dot2(I sum, I a, I b) { return _mm256_dpwssd_epi32(sum, a, b); }
+#elif defined(SAPWOOD_ISA_AVXVNNI)
+#define SAPWOOD_HAS_DOT4 1
+SAPWOOD_INLINE I dot4(I sum, I u, I s) { return _mm256_dpbusd_avx_epi32(sum, u, s); }
+SAPWOOD_INLINE I dot2(I sum, I a, I b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
 #endif
 
 }  // namespace sapwood::SAPWOOD_ISA

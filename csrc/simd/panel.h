@@ -78,7 +78,7 @@ struct PF {
 struct PI {
   I half[2];
 };
-using PB = I;
+using PB = B;
 
 SAPWOOD_INLINE PF panel_zero() { return {zero(), zero()}; }
 SAPWOOD_INLINE PF panel_all(float x) { return {all(x), all(x)}; }

@@ -10,6 +10,7 @@ struct F {
 struct I {
   alignas(32) int8_t bytes[32];
 };
+using B = I;
 
 template <class Op>
 SAPWOOD_INLINE F lanes(Op op) {
@@ -136,8 +137,8 @@ SAPWOOD_INLINE I add16(I a, I b) {
   return elements<int16_t>([&](int i) { return x.v[i] + y.v[i]; });
 }
 SAPWOOD_INLINE I add32(I a, I b) {
-  const auto x = View<int32_t>::of(a), y = View<int32_t>::of(b);
-  return elements<int32_t>([&](int i) { return x.v[i] + y.v[i]; });
+  const auto x = View<uint32_t>::of(a), y = View<uint32_t>::of(b);
+  return elements<uint32_t>([&](int i) { return x.v[i] + y.v[i]; });
 }
 SAPWOOD_INLINE F to_float(I a) {
   const auto x = View<int32_t>::of(a);
@@ -150,10 +151,10 @@ SAPWOOD_INLINE I to_int(F a) {  // out of range and NaN give INT_MIN, as the har
   });
 }
 SAPWOOD_INLINE int sum_of_int(I a) {
-  const auto x = View<int32_t>::of(a);
-  int sum = 0;
-  for (int v : x.v) sum += v;
-  return sum;
+  const auto x = View<uint32_t>::of(a);
+  uint32_t sum = 0;
+  for (uint32_t v : x.v) sum += v;
+  return int(sum);
 }
 SAPWOOD_INLINE I pack16(I a, I b) {
   const auto x = View<int32_t>::of(a), y = View<int32_t>::of(b);

@@ -1,8 +1,8 @@
 // Owns: the seam between the kernels and the instruction set. A kernel file is compiled once per instruction set with
-// SAPWOOD_ISA naming its namespace (isa_portable, isa_avx2, isa_vnni); everything below lives in that namespace, so that
+// SAPWOOD_ISA naming its namespace (isa_portable, isa_avx2, ...); everything below lives in that namespace, so that
 // no function compiled for one instruction set is ever linked into another.
 //
-// Vocabulary: F = 8 floats, I = 256 bits of integers (the function names the element type).
+// Vocabulary: F = 8 floats, I = 256 bits of integers (the function names the element type), B = the same 32 bits for each lane.
 // Invariant: each operation gives the same bits on every instruction set: float operations are IEEE and explicit about
 // fusing (the library is compiled with -ffp-contract=off), integer dot products are exact.
 #pragma once
@@ -25,6 +25,8 @@
 
 #if defined(SAPWOOD_ISA_PORTABLE)
 #include "simd/portable.h"
+#elif defined(SAPWOOD_ISA_NEON)
+#include "simd/neon.h"
 #else
 #include "simd/avx2.h"
 #endif
@@ -45,11 +47,11 @@ struct Dot {
   static constexpr int kSums = kBits == 4 ? 8 : kBits == 5 ? 4 : 2;
   I total;
 #if defined(SAPWOOD_HAS_DOT4)
-  SAPWOOD_INLINE void add(int step, I codes, I activations) { total = dot4(step == 0 ? zero_int() : total, codes, activations); }
-  SAPWOOD_INLINE void add_high(I codes, I digits) { total = add32(total, shift32_left<7>(dot4(zero_int(), codes, digits))); }
+  SAPWOOD_INLINE void add(int step, I codes, B activations) { total = dot4(step == 0 ? zero_int() : total, codes, activations); }
+  SAPWOOD_INLINE void add_high(I codes, B digits) { total = add32(total, shift32_left<7>(dot4(zero_int(), codes, digits))); }
 #else
   I part;
-  SAPWOOD_INLINE void add(int step, I codes, I activations) {
+  SAPWOOD_INLINE void add(int step, I codes, B activations) {
     const I pairs = maddubs(codes, activations);
     part = step % kSums == 0 ? pairs : add16(part, pairs);
     keep(part);
@@ -57,14 +59,14 @@ struct Dot {
     const I widened = madd16(part, ones16());
     total = step < kSums ? widened : add32(total, widened);
   }
-  SAPWOOD_INLINE void add_high(I codes, I digits) { total = add32(total, madd16(maddubs(codes, digits), all16(128))); }
+  SAPWOOD_INLINE void add_high(I codes, B digits) { total = add32(total, madd16(maddubs(codes, digits), all16(128))); }
 #endif
 };
 
-// Exact dot products of signed 16-bit numbers, two per 32-bit lane and step.
+// Exact dot products of signed 16-bit numbers, two per 32-bit lane and step; weights as load_widened_s8 gives them.
 struct DotWide {
   I total;
-  SAPWOOD_INLINE void add(int step, I weights, I activations) {
+  SAPWOOD_INLINE void add(int step, I weights, B activations) {
 #if defined(SAPWOOD_HAS_DOT4)
     total = dot2(step == 0 ? zero_int() : total, weights, activations);
 #else

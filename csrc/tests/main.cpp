@@ -1,4 +1,6 @@
-// Runs every registered test, or those whose name contains the first argument. Exit status 1 when one fails.
+// Runs every registered test, or those whose name contains the first argument, and says between which kernels it could choose.
+// Exit status 1 when one fails.
+#include "kernels/kernels.h"
 #include "tests/check.h"
 
 namespace test {
@@ -10,6 +12,9 @@ std::vector<Case>& cases() {
 
 int main(int argc, char** argv) {
   int failed = 0, ran = 0;
+  std::printf("kernels:");
+  for (const sapwood::KernelTable* table : sapwood::supported_kernels()) std::printf(" %s", table->name);
+  std::printf("\n");
   for (const auto& c : test::cases()) {
     if (argc > 1 && std::string(c.name).find(argv[1]) == std::string::npos) continue;
     ran++;

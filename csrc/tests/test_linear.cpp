@@ -126,10 +126,8 @@ TEST(linear_is_bitwise_invariant_over_rows_threads_and_isa) {
     const auto all = product(linear, s, 64, 1);
     for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 33, 64})
       for (int lanes : {1, 2, 3}) CHECK(test::same_bits(product(linear, s, rows, lanes).data(), all.data(), size_t(rows * n)));
-    for (const char* isa : {"portable", "avx2", "vnni"}) {
-      if (std::string(isa) == "avx2" && !avx2_kernels()) continue;
-      if (std::string(isa) == "vnni" && !vnni_kernels()) continue;
-      select_kernels(isa);
+    for (const KernelTable* isa : supported_kernels()) {
+      select_kernels(isa->name);
       const Setup again(64, k, 9);
       for (int rows : {3, 9}) CHECK(test::same_bits(product(linear, again, rows, 1).data(), all.data(), size_t(rows * n)));
       select_kernels("auto");

@@ -1,4 +1,5 @@
 // Row kernels against fp64: norm, gated activations, exp, rotation, KV store and copy; the same bits on every instruction set.
+#include <iterator>
 #include <limits>
 
 #include "attention/kv_pool.h"
@@ -22,9 +23,8 @@ bool close(float a, double b, double tolerance) { return std::fabs(a - b) <= tol
 
 template <class Run>
 void on_every_isa(Run run) {
-  for (const char* isa : {"portable", "avx2", "vnni"}) {
-    if ((std::string(isa) == "avx2" && !avx2_kernels()) || (std::string(isa) == "vnni" && !vnni_kernels())) continue;
-    select_kernels(isa);
+  for (const KernelTable* isa : supported_kernels()) {
+    select_kernels(isa->name);
     run();
     select_kernels("auto");
   }
@@ -64,6 +64,45 @@ TEST(gates_agree_with_fp64_also_far_out) {
       CHECK(close(a.view().values[i], g / (1 + std::exp(-g)) * u, 2e-6));
       CHECK(close(a.view().values[a.padded_k() + i], 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u, 2e-6));
     }
+  });
+}
+
+TEST(kernels_are_chosen_by_name) {
+  CHECK(std::string(supported_kernels().back()->name) == "portable");
+  on_every_isa([chosen = supported_kernels().begin()]() mutable { CHECK(&kernels() == *chosen++); });
+  CHECK(&kernels() == supported_kernels().front());
+  CHECK_THROWS((select_kernels("mmx"), 0));
+}
+
+// Quantised rows as numbers, NaN as one number of its own: its sign and payload are the processor's affair.
+std::vector<double> forms(const ActivationView& v, int64_t rows) {
+  std::vector<double> all;
+  const auto take = [&](double x) { all.push_back(std::isnan(x) ? 1e300 : x); };
+  for (int64_t i = 0; i < rows * v.padded_k; i++) take(v.codes8[i]), take(v.codes13[i]), take(double(v.values[i]));
+  for (int64_t g = 0; g < rows * v.groups; g++) {
+    take(v.lead8[g].digits), take(v.lead8[g].step);
+    for (float x : {v.scale8[g], v.sum8[g], v.half_sum8[2 * g], v.half_sum8[2 * g + 1], v.scale13[g]}) take(double(x));
+  }
+  for (int64_t i = 0; i < rows * v.led_words; i++) take(double(v.led8[i]));
+  return all;
+}
+
+TEST(rows_are_the_same_on_every_isa_whatever_is_in_them) {
+  const int64_t k = 300;
+  const float infinite = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float odd[] = {nan, infinite, -infinite, 3e38f, -3e38f, 1e-38f, 1e-44f, 0.f, -0.f, 88.5f, -87.5f, 1e30f};
+  auto x = numbers(k, 11, 5);
+  const auto up = numbers(k, 12);
+  for (size_t i = 0; i < std::size(odd); i++) x[i * 23] = odd[i], x[i * 7] = odd[i];
+  std::vector<double> first;
+  on_every_isa([&] {
+    Activations a(3, k, kWant8 | kWant13 | kWantValues);
+    kernels().quantize(x.data(), k, a.row(0));
+    kernels().silu_gate(x.data(), up.data(), k, a.row(1));
+    kernels().gelu_gate(x.data(), up.data(), k, a.row(2));
+    const auto found = forms(a.view(), 3);
+    if (first.empty()) first = found;
+    CHECK(found == first);
   });
 }
 

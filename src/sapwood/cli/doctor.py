@@ -34,7 +34,10 @@ OLDEST_PYTHON = (3, 11)
 SMALLEST_MEMORY_BYTES = 2 * 2**30
 SMALLEST_TEMPORARY_BYTES = 64 * 2**20
 SMALLEST_NUM_FILES = 4096
-CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "bf16", "i8mm")
+CPU_FEATURES = (
+    *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
+    *("asimd", "asimddp", "bf16", "i8mm"),
+)
 LIBRARIES = ("fastapi", "gguf", "jinja2", "msgspec", "numpy", "re2", "safetensors", "tokenizers", "uvicorn", "uvloop", "zmq")
 
 

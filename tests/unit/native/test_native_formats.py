@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sapwood.config.options import BY_NAME
+
 gguf = pytest.importorskip("gguf")
 native = pytest.importorskip("sapwood.kernels.native._native")
 
@@ -83,7 +85,7 @@ def test_every_instruction_set_gives_the_same_bits(pool, name):
     weight = native.Weight.pack(pool, name, raw.reshape(-1), 33, 256)
     x = np.random.default_rng(5).normal(size=(11, 256)).astype(np.float32)
     results = {}
-    for isa in ("portable", "avx2", "vnni"):
+    for isa, _ in BY_NAME["cpu_isa"].values:
         try:
             native.select_isa(isa)
         except native.NativeError:

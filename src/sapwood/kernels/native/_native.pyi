@@ -18,7 +18,7 @@ def isa() -> str:
     """Name of the instruction set whose kernels run."""
 
 def select_isa(name: str) -> None:
-    """auto, portable, avx2 or vnni."""
+    """auto, or the name of one that this build and this processor have."""
 
 class ThreadPool:
     """Compute threads; the calling thread counts as one of them."""
