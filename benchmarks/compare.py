@@ -76,6 +76,11 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument(
         "--openvino-step-tokens", type=int, default=TOKENS_PER_STEP, metavar="INT", help="most tokens of one step [%(default)s]"
     )
+    group.add_argument(
+        "--openvino-prefix-cached",
+        action="store_true",
+        help="it has answered the first request of a load before, Sapwood has not",
+    )
     return parser.parse_args(words)
 
 
@@ -88,7 +93,8 @@ def openvino(args: argparse.Namespace, file: Path) -> OpenVino | None:
     """That side, where it is asked for."""
     if not args.openvino_python:
         return None
-    return OpenVino(args.openvino_python, args.openvino_model or file, args.threads, args.openvino_step_tokens)
+    model, step = args.openvino_model or file, args.openvino_step_tokens
+    return OpenVino(args.openvino_python, model, args.threads, step, args.openvino_prefix_cached)
 
 
 def chosen(ours: Side, others: Sequence[Side], args: argparse.Namespace) -> list[tuple[Line, int]]:

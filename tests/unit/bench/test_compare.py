@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -192,6 +193,16 @@ def test_openvino_gets_the_requests_of_the_load(openvino: Any, tmp_path: Path) -
     assert all(before[0] != ids[0] for (before, _), (ids, _) in zip(given, wanted, strict=False))
     assert len({tuple(ids[:40]) for ids, _ in given[:5]}) == 1, "the warm-up shares a prefix, too"
     assert max(line["open"] for line in told(tmp_path, "open")) == 2
+
+
+def test_openvino_may_know_the_prefix(openvino: Any, tmp_path: Path) -> None:
+    lines = part("lines")
+    load = lines.Load("shared-prefix", lines.WorkloadOptions(num_requests=3, num_prefixes=1, prefix_tokens=40, input_tokens=3), 2)
+    side = dataclasses.replace(openvino, prefix_cached=True)
+    side.hold(load)
+    given = [line["ids"] for line in told(tmp_path, "ids")]
+    assert len(given) == 7 and given[3] == given[4] == load.conversations()[0].first.prompt
+    assert "had answered its first request" in side.note() and "first request" not in openvino.note()
 
 
 def test_openvino_rates(openvino: Any, tmp_path: Path) -> None:
