@@ -64,11 +64,11 @@ def _field(path: str, name: str, *values: Any, names: str | None = None, also: t
         yield Hostile(path, spoilt(base_of(path), name, value), name if names is None else names, (400, *also))
 
 
-def _sampling(name: str, *values: Any) -> Iterator[Hostile]:
+def _sampling(name: str, *values: Any, names: str | None = None) -> Iterator[Hostile]:
     """The same for a field of /generate's sampling_params."""
     for value in values:
         params = spoilt({"max_new_tokens": 4}, name, value)
-        yield Hostile("/generate", b'{"text": "a", "sampling_params": %s}' % params, name)
+        yield Hostile("/generate", b'{"text": "a", "sampling_params": %s}' % params, names or name)
 
 
 def number_cases() -> Iterator[Hostile]:
@@ -119,7 +119,8 @@ def list_cases() -> Iterator[Hostile]:
 def compile_cases() -> Iterator[Hostile]:
     """Schemas, expressions and grammars that are wrong, endless or catastrophic."""
     for schema in SCHEMAS:
-        yield from _sampling("json_schema", schema)
+        is_deep = schema is DEEP_SCHEMA  # the body's own limit comes first, and names the outermost field
+        yield from _sampling("json_schema", schema, names="sampling_params" if is_deep else None)
         wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         yield from _field("/v1/chat/completions", "response_format", wrapped)
         yield from _field("/api/chat", "format", schema)
