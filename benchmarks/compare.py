@@ -121,6 +121,7 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> Path:
     llama, vino = llama_cpp(args, file), openvino(args, file)
     lines = chosen(Sapwood(file, args.threads, args.isa), [side for side in (llama, vino) if side], args)
     notes = [vino.note()] if vino else []
+    args.out.mkdir(parents=True, exist_ok=True)  # before minutes are spent on what goes there
     rows = list[str]()
     print(HEADER, flush=True)
     for line, pairs in lines:
