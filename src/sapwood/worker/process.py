@@ -35,7 +35,7 @@ from sapwood.worker.ports import FollowerPort, Outboxes, ServerPort, share_with_
 from sapwood.worker.recorded import RecordedEngine
 
 COUNT_TURNS = 16
-"""Turns of the loop between two counts of the pages, each of which takes some ten microseconds."""
+"""Turns of the loop between two counts of the pages, each of which takes about a microsecond for each running request."""
 
 logger = logging.getLogger(__name__)
 
