@@ -136,6 +136,7 @@ void bind_program(nb::module_& m) {
       .def("gate", [](Program& p, int x, const std::string& kind, int out) { p.gate(x, gate_named(kind), out); }, nb::arg("x"), nb::arg("kind"), nb::arg("out"))
       .def("soft_cap", &Program::soft_cap, nb::arg("x"), nb::arg("cap"))
       .def("sample", &Program::sample, nb::arg("logits"))
+      .def("widen_activations", &Program::widen_activations, "Activations of 16 bits wherever linears would read 8.")
       .def("cut_rows", &Program::cut_rows, nb::arg("piece_rows"), "How many rows a lane takes through a stage at a time; 0: lanes always share operations.")
       .def("finish", &Program::finish)
       .def("run", [](Program& p, const Step& step) {

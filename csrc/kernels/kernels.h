@@ -19,14 +19,18 @@ struct Lead8 {
 };
 constexpr int kLedGroups = 64;  // groups per word of `led8`
 
+struct Codes8 {
+  int8_t* codes = nullptr;     // [row][padded K], +-127
+  Lead8* lead = nullptr;       // [row][groups]
+  uint64_t* led = nullptr;     // [row][led_words]: bit g % 64 of word g / 64 is set where group g has a lead
+  float* scale = nullptr;      // [row][groups]
+  float* sum = nullptr;        // [row][groups]: scale * sum of the group's codes, high digit included
+  float* half_sum = nullptr;   // [row][2 * groups]: the same for each half of 16
+};
+
 // Rows of activations in the forms that the linears read; see linear/activations.h for who owns the memory.
 struct ActivationView {
-  const int8_t* codes8 = nullptr;     // [row][padded K], +-127
-  const Lead8* lead8 = nullptr;       // [row][groups]
-  const uint64_t* led8 = nullptr;     // [row][led_words]: bit g % 64 of word g / 64 is set where group g has a lead
-  const float* scale8 = nullptr;      // [row][groups]
-  const float* sum8 = nullptr;        // [row][groups]: scale8 * sum of the group's codes, high digit included
-  const float* half_sum8 = nullptr;   // [row][2 * groups]: the same for each half of 16
+  Codes8 first, rest;                 // `rest` are the codes of what `first` leaves of a number; no codes: it is left out
   const int16_t* codes13 = nullptr;   // [row][padded K], +-4095
   const float* scale13 = nullptr;     // [row][groups]
   const float* values = nullptr;      // [row][padded K], the unquantised numbers
@@ -43,15 +47,12 @@ struct LinearArgs {
   int64_t panel_begin, panel_end;
 };
 
-enum : unsigned { kWant8 = 1, kWant13 = 2, kWantValues = 4 };
+enum : unsigned { kWant8 = 1, kWant13 = 2, kWantValues = 4, kWantRest = 8 };  // the rest only beside kWant8
 
 // Where a row kernel leaves its result: any mixture of the forms above.
 struct QuantizedRow {
   unsigned want;
-  int8_t* codes8;
-  Lead8* lead8;
-  uint64_t* led8;
-  float *scale8, *sum8, *half_sum8;
+  Codes8 first, rest;
   int16_t* codes13;
   float* scale13;
   float* values;

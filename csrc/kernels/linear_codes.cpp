@@ -11,7 +11,8 @@
 //        then, once per group, in fp32:         acc = acc + min * sum(a);  acc = acc + (dot * scale_a) * scale_w
 //        or with an offset:                     acc = acc + (dot * scale_a - offset * sum(a)) * scale_w
 //
-// Invariant: each output is one chain over ascending groups, identical for both ways, every R and every split of K into
+// Where the activations have a rest, its product is added by a second turn over the same groups.
+// Invariant: each output is one chain over ascending groups (of the rest after those of the first codes), identical for both ways, every R and every split of K into
 // chunks (between chunks the chain passes through memory unchanged).
 #include <utility>
 
@@ -41,10 +42,10 @@ struct Rows {  // a tile's activations, at its first row and the current group
 };
 
 template <class S>
-SAPWOOD_INLINE Rows rows_at(const ActivationView& v, int64_t row, int64_t group) {
-  const float* sums = S::kHalves == 2 ? v.half_sum8 : v.sum8;
-  return {v.codes8 + row * v.padded_k + group * kGroup, v.lead8 + row * v.groups + group, v.led8 + row * v.led_words,
-          v.scale8 + row * v.groups + group, sums + (row * v.groups + group) * S::kHalves, v.padded_k, v.groups, v.groups * S::kHalves, v.led_words};
+SAPWOOD_INLINE Rows rows_at(const ActivationView& v, const Codes8& codes, int64_t row, int64_t group) {
+  const float* sums = S::kHalves == 2 ? codes.half_sum : codes.sum;
+  return {codes.codes + row * v.padded_k + group * kGroup, codes.lead + row * v.groups + group, codes.led + row * v.led_words,
+          codes.scale + row * v.groups + group, sums + (row * v.groups + group) * S::kHalves, v.padded_k, v.groups, v.groups * S::kHalves, v.led_words};
 }
 
 template <class S>
@@ -165,11 +166,11 @@ SAPWOOD_UNROLL(16)
 }
 
 template <class S, int R, class Reader>
-SAPWOOD_NOINLINE void tile(Reader reader, int64_t first, int64_t groups, Rows rows, float* out, int64_t stride) {
+SAPWOOD_NOINLINE void tile(Reader reader, bool fresh, int64_t first, int64_t groups, Rows rows, float* out, int64_t stride) {
   using Steps = std::make_integer_sequence<int, 8 / S::kHalves>;
   PF acc[R];
-  for (int r = 0; r < R; r++) acc[r] = first == 0 ? panel_zero() : panel_load(out + r * stride);
-  if (first == 0)
+  for (int r = 0; r < R; r++) acc[r] = fresh ? panel_zero() : panel_load(out + r * stride);
+  if (fresh)
     for (int r = 0; r < R; r++) prefetch(out + r * stride);  // a line that is not there when it is written stops the stores behind it
   uint64_t led = led_from<R>(rows, first);
   for (int64_t g = 0; g < groups; g++, rows.codes += kGroup, led >>= 1) {
@@ -184,7 +185,7 @@ SAPWOOD_NOINLINE void tile(Reader reader, int64_t first, int64_t groups, Rows ro
 
 // All rows of one block over one panel, K in chunks that fit L1 after unpacking.
 template <class S>
-void unpacked_panel(const LinearArgs& args, const typename S::Block* blocks, int first_row, int rows, const PanelOut& to) {
+void unpacked_panel(const LinearArgs& args, const Codes8& codes, bool fresh, const typename S::Block* blocks, int first_row, int rows, const PanelOut& to) {
   alignas(64) static thread_local Panel<S> scratch[kChunkGroups];
   const int64_t groups = args.input.groups;
   const int group_bytes = int(sizeof(*blocks) / S::kBlockGroups);
@@ -194,9 +195,18 @@ void unpacked_panel(const LinearArgs& args, const typename S::Block* blocks, int
     const auto* next = reinterpret_cast<const std::byte*>(blocks) + (g0 + count) * group_bytes;
     for_tiles<kHighestTile>(rows, [&](auto height, int row) {
       const PanelReader<S> reader(scratch, row == 0 ? next : nullptr, group_bytes);
-      tile<S, height.value>(reader, g0, count, rows_at<S>(args.input, first_row + row, g0), to.out + row * to.stride, to.stride);
+      tile<S, height.value>(reader, fresh && g0 == 0, g0, count, rows_at<S>(args.input, codes, first_row + row, g0), to.out + row * to.stride, to.stride);
     });
   }
+}
+
+// All rows of one block over one panel: the whole product with these codes, or (not `fresh`) added to what `to` holds.
+template <class S>
+void add_panel(const LinearArgs& args, const Codes8& codes, bool fresh, const typename S::Block* blocks, int first_row, int rows, const PanelOut& to) {
+  if (args.rows > kStreamRows) return unpacked_panel<S>(args, codes, fresh, blocks, first_row, rows, to);
+  for_tiles<kStreamTile>(rows, [&](auto height, int row) {
+    tile<S, height.value>(StreamReader<S>(blocks), fresh, 0, args.input.groups, rows_at<S>(args.input, codes, row, 0), to.out + row * to.stride, to.stride);
+  });
 }
 
 template <class S>
@@ -211,13 +221,8 @@ void linear(const LinearArgs& args) {
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel++) {
       const auto* blocks = weights + panel * blocks_per_panel;
       const PanelOut to(args, panel, first, rows, spill);
-      if (args.rows <= kStreamRows) {
-        for_tiles<kStreamTile>(rows, [&](auto height, int row) {
-          tile<S, height.value>(StreamReader<S>(blocks), 0, args.input.groups, rows_at<S>(args.input, row, 0), to.out + row * to.stride, to.stride);
-        });
-      } else {
-        unpacked_panel<S>(args, blocks, first, rows, to);
-      }
+      add_panel<S>(args, args.input.first, true, blocks, first, rows, to);
+      if (args.input.rest.codes != nullptr) add_panel<S>(args, args.input.rest, false, blocks, first, rows, to);
       to.finish();
     }
   }

@@ -5,6 +5,8 @@
 // To 8 bits: the same with 127; but a number more than 2.5 times as large as all others of its group would leave few codes to
 // them. It becomes the group's lead, with a second digit that reaches 128 times as far as theirs:
 //   scale = max(second largest, largest / 128) / 127;  lead = nearest(x / scale) = 128 * high + low, low in -64..63
+// Where the rest is wanted, what these codes leave of each number (at most half a scale) is quantised in the same way once more:
+// together they hold 15 bits and a sign.
 // A NaN makes its group's scale NaN, so it reaches every output instead of becoming a number.
 #include <bit>
 
@@ -15,7 +17,7 @@ namespace sapwood::SAPWOOD_ISA {
 namespace {
 
 constexpr float kSmallest = 1e-30f;  // smaller groups are zero: their reciprocal would overflow
-constexpr float kLeadRatio = 2.5f, kLeadReach = 128.f;
+constexpr float kLeadShare = 1 / 2.5f, kLeadReach = 128.f;  // the lead is alone above this share of itself
 
 // A source computes 8 numbers of a row from `kInputs` input rows. The last, partial group is read through zero-filled copies.
 struct Plain {
@@ -47,10 +49,10 @@ SAPWOOD_INLINE float codes_of(const Group& x, float largest, I (&codes)[4]) {
   return largest < kSmallest ? 0.f : largest / float(kLimit);
 }
 
-SAPWOOD_INLINE int index_of(const Group& magnitudes, float largest) {  // the first of them that is it
+SAPWOOD_INLINE unsigned above(const Group& magnitudes, float bound) {  // bit i: number i is
   unsigned found = 0;
-  for (int j = 0; j < 4; j++) found |= lanes_equal(magnitudes.v[j], largest) << 8 * j;
-  return std::countr_zero(found);
+  for (int j = 0; j < 4; j++) found |= lanes_above(magnitudes.v[j], all(bound)) << 8 * j;
+  return found;
 }
 
 SAPWOOD_INLINE int at(I v, int lane) {
@@ -65,30 +67,40 @@ SAPWOOD_INLINE float largest_without(const Group& magnitudes, int index) {
   return largest_magnitude(m);
 }
 
-SAPWOOD_INLINE void mark(const Lead8& lead, int64_t g, const QuantizedRow& out) {
-  out.lead8[g] = lead;
-  uint64_t& word = out.led8[g / kLedGroups];
+SAPWOOD_INLINE float reach(float lead, float others) { return others * kLeadReach >= lead ? others : lead / kLeadReach; }
+
+SAPWOOD_INLINE void mark(const Lead8& lead, int64_t g, const Codes8& out) {
+  out.lead[g] = lead;
+  uint64_t& word = out.led[g / kLedGroups];
   word = (g % kLedGroups ? word : 0) | uint64_t(lead.digits != 0) << g % kLedGroups;
 }
 
-SAPWOOD_INLINE void quantize8(const Group& x, float largest, int64_t g, const QuantizedRow& out) {
-  Group magnitudes;
+SAPWOOD_INLINE float largest_of(const Group& x) {
+  F m = zero();
+  for (int j = 0; j < 4; j++) m = max_magnitude(m, abs(x.v[j]));
+  return largest_magnitude(m);
+}
+
+SAPWOOD_INLINE Group quantize8(const Group& x, float largest, int64_t g, const Codes8& out) {  // what the codes leave
+  Group magnitudes, left;
   for (int j = 0; j < 4; j++) magnitudes.v[j] = abs(x.v[j]);
-  const int lead = index_of(magnitudes, largest);
-  const float others = largest_without(magnitudes, lead);
-  const bool led = largest > kLeadRatio * others;  // not where it is NaN
+  const unsigned high_ones = above(magnitudes, largest * kLeadShare);  // none where it is NaN or infinite
+  const bool led = std::has_single_bit(high_ones);
+  const int lead = std::countr_zero(high_ones);
   I c[4];
-  const float scale = codes_of<127>(x, !led ? largest : others * kLeadReach >= largest ? others : largest / kLeadReach, c);
+  const float scale = codes_of<127>(x, led ? reach(largest, largest_without(magnitudes, lead)) : largest, c);
   const int first = sum_of_int(add32(c[0], c[1])), second = sum_of_int(add32(c[2], c[3]));
-  out.scale8[g] = scale;
-  out.half_sum8[2 * g] = scale * float(first);
-  out.half_sum8[2 * g + 1] = scale * float(second);
-  out.sum8[g] = scale * float(int(unsigned(first) + unsigned(second)));  // where a number is not finite, so is scale: any sum will do
-  store_int(out.codes8 + g * kGroup, pack8(pack16(c[0], c[1]), pack16(c[2], c[3])));
-  if (!led) return mark({}, g, out);
+  for (int j = 0; j < 4; j++) left.v[j] = fnma(to_float(c[j]), all(scale), x.v[j]);
+  out.scale[g] = scale;
+  out.half_sum[2 * g] = scale * float(first);
+  out.half_sum[2 * g + 1] = scale * float(second);
+  out.sum[g] = scale * float(int(unsigned(first) + unsigned(second)));  // where a number is not finite, so is scale: any sum will do
+  store_int(out.codes + g * kGroup, pack8(pack16(c[0], c[1]), pack16(c[2], c[3])));
+  if (!led) return mark({}, g, out), left;
   const int code = at(c[lead / 8], lead % 8), high = (code + 64) >> 7;
-  out.codes8[g * kGroup + lead] = int8_t(code - 128 * high);
+  out.codes[g * kGroup + lead] = int8_t(code - 128 * high);
   mark({uint32_t(uint8_t(high)) << 8 * (lead % 4), lead / 4}, g, out);
+  return left;
 }
 
 SAPWOOD_INLINE void quantize13(const Group& x, float largest, int64_t g, const QuantizedRow& out) {
@@ -101,16 +113,15 @@ SAPWOOD_INLINE void quantize13(const Group& x, float largest, int64_t g, const Q
 template <class Source>
 SAPWOOD_INLINE void emit_group(const Source& source, const float* const* in, int64_t i, int64_t g, const QuantizedRow& out) {
   Group x;
-  F m = zero();
-  for (int j = 0; j < 4; j++) {
-    x.v[j] = source.at(in, i + 8 * j);
-    m = max_magnitude(m, abs(x.v[j]));
-  }
+  for (int j = 0; j < 4; j++) x.v[j] = source.at(in, i + 8 * j);
   if (out.want & kWantValues)
     for (int j = 0; j < 4; j++) store(out.values + g * kGroup + 8 * j, x.v[j]);
   if ((out.want & (kWant8 | kWant13)) == 0) return;
-  const float largest = largest_magnitude(m);
-  if (out.want & kWant8) quantize8(x, largest, g, out);
+  const float largest = largest_of(x);
+  if (out.want & kWant8) {
+    const Group left = quantize8(x, largest, g, out.first);
+    if (out.want & kWantRest) quantize8(left, largest_of(left), g, out.rest);
+  }
   if (out.want & kWant13) quantize13(x, largest, g, out);
 }
 

@@ -9,19 +9,29 @@ Activations::Activations(int64_t max_rows, int64_t k, unsigned want)
   require(max_rows > 0 && k > 0 && max_rows < (1 << 24) && k < (1 << 24),
           "activations need 1 to 2^24 rows and columns, not " + std::to_string(max_rows) + " x " + std::to_string(k));
   const size_t rows = size_t(max_rows), wide = rows * size_t(padded_k_), grouped = rows * size_t(groups_);
-  if (want & kWant8) {
-    codes8_ = Array<int8_t>(wide), lead8_ = Array<Lead8>(grouped), led8_ = Array<uint64_t>(rows * size_t(led_words_));
-    scale8_ = Array<float>(grouped), sum8_ = Array<float>(grouped), half_sum8_ = Array<float>(2 * grouped);
-  }
+  require(!(want & kWantRest) || want & kWant8, "the rest of 8-bit codes is kept beside them");
+  if (want & kWant8) first_ = memory8();
+  if (want & kWantRest) rest_ = memory8();
   if (want & kWant13) codes13_ = Array<int16_t>(wide), scale13_ = Array<float>(grouped);
   if (want & kWantValues) values_ = Array<float>(wide);
+}
+
+Activations::Memory8 Activations::memory8() const {
+  const size_t rows = size_t(max_rows_), grouped = rows * size_t(groups_);
+  return {Array<int8_t>(rows * size_t(padded_k_)), Array<Lead8>(grouped), Array<uint64_t>(rows * size_t(led_words_)),
+          Array<float>(grouped), Array<float>(grouped), Array<float>(2 * grouped)};
+}
+
+Codes8 Activations::codes8(const Memory8& m, int64_t row) const {
+  return {m.codes.data() + row * padded_k_, m.lead.data() + row * groups_, m.led.data() + row * led_words_,
+          m.scale.data() + row * groups_, m.sum.data() + row * groups_, m.half_sum.data() + 2 * row * groups_};
 }
 
 ActivationView Activations::view(int64_t first_row) const {
   ActivationView v;
   v.padded_k = padded_k_, v.groups = groups_, v.led_words = led_words_;
   const QuantizedRow r = row(first_row);
-  v.codes8 = r.codes8, v.lead8 = r.lead8, v.led8 = r.led8, v.scale8 = r.scale8, v.sum8 = r.sum8, v.half_sum8 = r.half_sum8;
+  v.first = r.first, v.rest = r.rest;
   v.codes13 = r.codes13, v.scale13 = r.scale13, v.values = r.values;
   return v;
 }
@@ -29,10 +39,8 @@ ActivationView Activations::view(int64_t first_row) const {
 QuantizedRow Activations::row(int64_t i) const {
   QuantizedRow r{};
   r.want = want_;
-  if (want_ & kWant8) {
-    r.codes8 = codes8_.data() + i * padded_k_, r.lead8 = lead8_.data() + i * groups_, r.led8 = led8_.data() + i * led_words_;
-    r.scale8 = scale8_.data() + i * groups_, r.sum8 = sum8_.data() + i * groups_, r.half_sum8 = half_sum8_.data() + 2 * i * groups_;
-  }
+  if (want_ & kWant8) r.first = codes8(first_, i);
+  if (want_ & kWantRest) r.rest = codes8(rest_, i);
   if (want_ & kWant13) r.codes13 = codes13_.data() + i * padded_k_, r.scale13 = scale13_.data() + i * groups_;
   if (want_ & kWantValues) r.values = values_.data() + i * padded_k_;
   return r;

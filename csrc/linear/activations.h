@@ -18,13 +18,20 @@ class Activations {
   unsigned want() const { return want_; }
 
  private:
+  struct Memory8 {
+    Array<int8_t> codes;
+    Array<Lead8> lead;
+    Array<uint64_t> led;
+    Array<float> scale, sum, half_sum;
+  };
+  Memory8 memory8() const;
+  Codes8 codes8(const Memory8& memory, int64_t row) const;
+
   int64_t max_rows_, k_, padded_k_, groups_, led_words_;
   unsigned want_;
-  Array<int8_t> codes8_;
-  Array<Lead8> lead8_;
-  Array<uint64_t> led8_;
+  Memory8 first_, rest_;
   Array<int16_t> codes13_;
-  Array<float> scale8_, sum8_, half_sum8_, scale13_, values_;
+  Array<float> scale13_, values_;
 };
 
 }  // namespace sapwood

@@ -189,6 +189,11 @@ void Program::record(std::unique_ptr<Op> op, Domain domain) {
   ops_.push_back(std::move(op));
 }
 
+void Program::widen_activations() {
+  recording();
+  wide_ = true;
+}
+
 void Program::cut_rows(int64_t piece_rows) {
   recording();
   require(piece_rows >= 0 && piece_rows < (1 << 20), "a piece has 0 to 2^20 rows, not " + std::to_string(piece_rows));
@@ -218,7 +223,7 @@ void Program::allocate() {
   for (auto& b : buffers_) b->data = Array<float>(size_t(rows_of(*b) * b->stride));
   for (auto& a : activations_) {
     require(a->want != 0, "activations that no linear reads cannot be recorded");
-    a->data = std::make_unique<Activations>(rows_of(*a), a->k, a->want);
+    a->data = std::make_unique<Activations>(rows_of(*a), a->k, a->want | (wide_ && a->want & kWant8 ? kWantRest : 0u));
   }
 }
 

@@ -54,6 +54,7 @@ class Program : public std::enable_shared_from_this<Program> {
   void gate(int x, Gate kind, int out);
   void soft_cap(int x, float cap);
   void sample(int logits);
+  void widen_activations();  // 16 bits wherever linears would read 8
   void cut_rows(int64_t piece_rows);  // rows that a piece has at least, half as many or twice; 0: lanes always share operations
   void finish();
 
@@ -107,7 +108,7 @@ class Program : public std::enable_shared_from_this<Program> {
   int stage_ = 0;             // while recording: stages begun before the next operation
   int64_t tail_ = -1, last_block_ = 0;  // index of the first operation on logits; rows of the last block
   int64_t piece_rows_ = 64;
-  bool finished_ = false, profiling_ = false;
+  bool finished_ = false, profiling_ = false, wide_ = false;
   std::map<std::string, int64_t> profile_;
 };
 

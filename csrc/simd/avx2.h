@@ -48,8 +48,8 @@ SAPWOOD_INLINE float largest_magnitude(F v) {
   a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0x4e));
   return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(a, _mm_shuffle_epi32(a, 0xb1))));
 }
-SAPWOOD_INLINE unsigned lanes_equal(F a, float b) {  // bit i: lane i has the very bits of b
-  return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_castps_si256(a), _mm256_castps_si256(all(b))))));
+SAPWOOD_INLINE unsigned lanes_above(F a, F b) {  // bit i: lane i of a is larger, compared as bits; both non-negative or NaN
+  return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)))));
 }
 SAPWOOD_INLINE F without_lane(F a, int lane) {  // 0 there; unchanged where lane is outside 0..7
   const I each = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

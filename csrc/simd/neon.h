@@ -56,11 +56,10 @@ SAPWOOD_INLINE F max_magnitude(F a, F b) {
   return {from_bits(larger_bits(a.v[0], b.v[0])), from_bits(larger_bits(a.v[1], b.v[1]))};
 }
 SAPWOOD_INLINE float largest_magnitude(F a) { return std::bit_cast<float>(vmaxvq_s32(larger_bits(a.v[0], a.v[1]))); }
-SAPWOOD_INLINE unsigned lanes_equal(F a, float b) {
+SAPWOOD_INLINE unsigned lanes_above(F a, F b) {
   const uint32x4_t low = {1, 2, 4, 8}, high = {16, 32, 64, 128};
-  const int32x4_t wanted = vdupq_n_s32(std::bit_cast<int32_t>(b));
-  const uint32x4_t same_low = vceqq_s32(bits_of(a.v[0]), wanted), same_high = vceqq_s32(bits_of(a.v[1]), wanted);
-  return vaddvq_u32(vorrq_u32(vandq_u32(same_low, low), vandq_u32(same_high, high)));
+  const uint32x4_t above_low = vcgtq_s32(bits_of(a.v[0]), bits_of(b.v[0])), above_high = vcgtq_s32(bits_of(a.v[1]), bits_of(b.v[1]));
+  return vaddvq_u32(vorrq_u32(vandq_u32(above_low, low), vandq_u32(above_high, high)));
 }
 SAPWOOD_INLINE float32x4_t keep_where(uint32x4_t mask, float32x4_t a) {
   return vreinterpretq_f32_u32(vandq_u32(mask, vreinterpretq_u32_f32(a)));

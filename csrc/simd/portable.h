@@ -70,9 +70,9 @@ SAPWOOD_INLINE float largest_magnitude(F a) {
   for (float x : a.v) m = max_magnitude(m, x);
   return m;
 }
-SAPWOOD_INLINE unsigned lanes_equal(F a, float b) {
+SAPWOOD_INLINE unsigned lanes_above(F a, F b) {
   unsigned mask = 0;
-  for (int i = 0; i < 8; i++) mask |= unsigned(std::bit_cast<int32_t>(a.v[i]) == std::bit_cast<int32_t>(b)) << i;
+  for (int i = 0; i < 8; i++) mask |= unsigned(std::bit_cast<int32_t>(a.v[i]) > std::bit_cast<int32_t>(b.v[i])) << i;
   return mask;
 }
 SAPWOOD_INLINE F without_lane(F a, int lane) { return lanes([&](int i) { return i == lane ? 0.f : a.v[i]; }); }

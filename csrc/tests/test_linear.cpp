@@ -44,7 +44,7 @@ struct Setup {
   Activations input;
   std::vector<float> x;
   int64_t rows;
-  Setup(int64_t rows_, int64_t k, uint64_t seed) : input(rows_, k, kWant8 | kWant13 | kWantValues), x(size_t(rows_ * k)), rows(rows_) {
+  Setup(int64_t rows_, int64_t k, uint64_t seed, unsigned more = 0) : input(rows_, k, kWant8 | kWant13 | kWantValues | more), x(size_t(rows_ * k)), rows(rows_) {
     test::Random random(seed);
     for (auto& v : x) v = random.gauss() * (random.below(50) ? 1.f : 8.f);
     for (int64_t r = 0; r < rows_; r++) kernels().quantize(&x[size_t(r * k)], k, input.row(r));
@@ -65,18 +65,21 @@ std::vector<float> product(const Linear& linear, const Setup& s, int rows, int l
   return tight;
 }
 
-int code8(const ActivationView& v, int64_t row, int64_t k) {
-  const Lead8 lead = v.lead8[row * v.groups + k / kGroup];
+int code8(const ActivationView& v, const Codes8& codes, int64_t row, int64_t k) {
+  const Lead8 lead = codes.lead[row * v.groups + k / kGroup];
   const bool here = lead.step == k % kGroup / 4;
   const int high = here ? int8_t(lead.digits >> 8 * (k % 4) & 0xff) : 0;
-  return 128 * high + v.codes8[row * v.padded_k + k];
+  return 128 * high + codes.codes[row * v.padded_k + k];
 }
 
 // What the kernel is asked to compute, in fp64: the quantised activations times the numbers that the file stands for.
 double activation(const Setup& s, const Weight& w, int64_t row, int64_t k) {
   const ActivationView v = s.input.view();
   const int64_t at = row * v.padded_k + k, group = row * v.groups + k / kGroup;
-  if (w.want() == kWant8) return double(v.scale8[group]) * code8(v, row, k);
+  if (w.want() == kWant8) {
+    const double first = double(v.first.scale[group]) * code8(v, v.first, row, k);
+    return v.rest.codes == nullptr ? first : first + double(v.rest.scale[group]) * code8(v, v.rest, row, k);
+  }
   if (w.want() == kWant13) return double(v.scale13[group]) * v.codes13[at];
   return v.values[at];
 }
@@ -133,6 +136,37 @@ TEST(linear_is_bitwise_invariant_over_rows_threads_and_isa) {
       select_kernels("auto");
     }
   }
+}
+
+// 16 bits: the products are those of the numbers themselves, but for 2^-15 of the largest of each group.
+TEST(linear_reads_the_rest_of_activations) {
+  for (const char* name : {"q4_0", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k"}) {
+    const int64_t k = 1024, n = 37;
+    const auto w = random_weight(name, n, k, 3);
+    const Linear linear({w});
+    const Setup s(33, k, 9, kWantRest);
+    const auto all = product(linear, s, 33, 1);
+    CHECK(relative_error(*w, s, all) < 1e-6);
+    std::vector<float> weights(static_cast<size_t>(k));
+    double error = 0, size = 0;
+    for (int64_t c = 0; c < n; c++) {
+      w->read_row(c, weights.data());
+      for (int64_t r = 0; r < s.rows; r++) {
+        double y = 0;
+        for (int64_t i = 0; i < k; i++) y += double(s.x[size_t(r * k + i)]) * weights[size_t(i)];
+        error += std::pow(all[size_t(r * n + c)] - y, 2), size += y * y;
+      }
+    }
+    CHECK(std::sqrt(error / size) < 1e-4);
+    for (int rows : {1, 4, 7, 9, 33})
+      for (int lanes : {1, 2}) CHECK(test::same_bits(product(linear, s, rows, lanes).data(), all.data(), size_t(rows * n)));
+    for (const KernelTable* isa : supported_kernels()) {
+      select_kernels(isa->name);
+      CHECK(test::same_bits(product(linear, Setup(33, k, 9, kWantRest), 33, 1).data(), all.data(), all.size()));
+      select_kernels("auto");
+    }
+  }
+  CHECK_THROWS(Activations(1, 32, kWant13 | kWantRest));
 }
 
 TEST(linear_survives_many_rows_and_long_k) {
@@ -194,19 +228,19 @@ TEST(quantised_rows_keep_the_error_bound_and_spread_nan) {
   for (int64_t i = 0; i < 128; i++) {
     const float want = i < k ? x[size_t(i)] : 0.f;
     CHECK(v.values[i] == want);
-    CHECK(std::fabs(v.scale8[i / 32] * float(code8(v, 0, i)) - want) <= v.scale8[i / 32] * 0.501f);
+    CHECK(std::fabs(v.first.scale[i / 32] * float(code8(v, v.first, 0, i)) - want) <= v.first.scale[i / 32] * 0.501f);
     CHECK(std::fabs(v.scale13[i / 32] * v.codes13[i] - want) <= v.scale13[i / 32] * 0.501f);
   }
   for (int g = 0; g < 4; g++) {
     int sums[2] = {0, 0};
-    for (int i = 0; i < 32; i++) sums[i / 16] += code8(v, 0, g * 32 + i);
-    CHECK(v.sum8[g] == v.scale8[g] * float(sums[0] + sums[1]) && v.half_sum8[2 * g] == v.scale8[g] * float(sums[0]));
+    for (int i = 0; i < 32; i++) sums[i / 16] += code8(v, v.first, 0, g * 32 + i);
+    CHECK(v.first.sum[g] == v.first.scale[g] * float(sums[0] + sums[1]) && v.first.half_sum[2 * g] == v.first.scale[g] * float(sums[0]));
   }
   x[40] = std::numeric_limits<float>::quiet_NaN();
   x[0] = 1e-38f, x[99] = std::numeric_limits<float>::infinity();
   kernels().quantize(x.data(), k, a.row(1));
-  CHECK(std::isnan(v.scale8[4 + 1]) && std::isnan(v.scale13[4 + 1]) && std::isinf(v.scale8[4 + 3]));
-  CHECK(!std::isnan(v.scale8[4 + 2]));
+  CHECK(std::isnan(v.first.scale[4 + 1]) && std::isnan(v.scale13[4 + 1]) && std::isinf(v.first.scale[4 + 3]));
+  CHECK(!std::isnan(v.first.scale[4 + 2]));
 }
 
 TEST(weights_of_the_wrong_size_are_refused) {

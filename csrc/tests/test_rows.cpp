@@ -78,12 +78,15 @@ TEST(kernels_are_chosen_by_name) {
 std::vector<double> forms(const ActivationView& v, int64_t rows) {
   std::vector<double> all;
   const auto take = [&](double x) { all.push_back(std::isnan(x) ? 1e300 : x); };
-  for (int64_t i = 0; i < rows * v.padded_k; i++) take(v.codes8[i]), take(v.codes13[i]), take(double(v.values[i]));
+  for (int64_t i = 0; i < rows * v.padded_k; i++) take(v.first.codes[i]), take(v.rest.codes[i]), take(v.codes13[i]), take(double(v.values[i]));
   for (int64_t g = 0; g < rows * v.groups; g++) {
-    take(v.lead8[g].digits), take(v.lead8[g].step);
-    for (float x : {v.scale8[g], v.sum8[g], v.half_sum8[2 * g], v.half_sum8[2 * g + 1], v.scale13[g]}) take(double(x));
+    take(v.scale13[g]);
+    for (const Codes8& codes : {v.first, v.rest}) {
+      take(codes.lead[g].digits), take(codes.lead[g].step);
+      for (float x : {codes.scale[g], codes.sum[g], codes.half_sum[2 * g], codes.half_sum[2 * g + 1]}) take(double(x));
+    }
   }
-  for (int64_t i = 0; i < rows * v.led_words; i++) take(double(v.led8[i]));
+  for (int64_t i = 0; i < rows * v.led_words; i++) take(double(v.first.led[i])), take(double(v.rest.led[i]));
   return all;
 }
 
@@ -96,7 +99,7 @@ TEST(rows_are_the_same_on_every_isa_whatever_is_in_them) {
   for (size_t i = 0; i < std::size(odd); i++) x[i * 23] = odd[i], x[i * 7] = odd[i];
   std::vector<double> first;
   on_every_isa([&] {
-    Activations a(3, k, kWant8 | kWant13 | kWantValues);
+    Activations a(3, k, kWant8 | kWantRest | kWant13 | kWantValues);
     kernels().quantize(x.data(), k, a.row(0));
     kernels().silu_gate(x.data(), up.data(), k, a.row(1));
     kernels().gelu_gate(x.data(), up.data(), k, a.row(2));

@@ -1,7 +1,7 @@
 """On real quantised models the native engine chooses what transformers chose, but where two ids are close.
 
 The native products round activations to 8 bits per group of 32 (two digits for a number that stands out), which moves the
-distance between the two best logits. Measured, of 1280 choices each:
+distance between the two best logits; `--activation-bits 16` has the choices themselves. Measured, of 1280 choices each:
 
     smollm2-135m-instruct          by 0.056 on average, 99 % by less than 0.26; 10 choices differ, where the best led by <= 0.094
     qwen2.5-coder-0.5b-instruct    by 0.028 on average, 99 % by less than 0.12;  1 choice differs, where the best led by 0.014
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from engine_driver import EngineDriver
 pytest.importorskip("sapwood.kernels.native._native", reason="the native module is not built; see csrc/README.md")
 
 from sapwood.core.plan import EngineLimits
-from sapwood.engine.native_lifecycle import create_native_engine
+from sapwood.engine.native_lifecycle import NativeTypes, create_native_engine
 from sapwood.weights.catalog import resolve
 from sapwood.weights.checkpoint import open_checkpoint
 
@@ -31,6 +32,7 @@ NEAR_TIE = 0.15
 MEAN_ERROR = 0.075
 DIFFERENT_CHOICES = 0.015
 PERPLEXITY_CHANGE = 0.005
+TIE_16, ERROR_16 = 1e-3, 0.01
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(600)]
 
@@ -45,25 +47,53 @@ class Case(NamedTuple):
 
 @pytest.fixture(scope="module", params=MODELS)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    document = json.loads((DATA / f"{request.param}.json").read_text())
-    checkpoint = open_checkpoint(resolve(request.param))
+    with load(request.param, NativeTypes()) as case:
+        yield case
+
+
+@contextmanager
+def load(model: str, types: NativeTypes) -> Iterator[Case]:
+    document = json.loads((DATA / f"{model}.json").read_text())
+    checkpoint = open_checkpoint(resolve(model))
     config = checkpoint.config
     limits = EngineLimits(20, 768, 20 * 48, 16, config.vocab_size, config.eos_token_ids)
-    engine = create_native_engine(checkpoint, limits, max_rows=1024, kv_dtype="f16", threads=2)
+    engine = create_native_engine(checkpoint, limits, max_rows=1024, types=types, threads=2)
     yield Case(EngineDriver(engine), document["cases"], document["prose"])
     engine.close()
 
 
-def test_native_teacher_forced_choices_agree_except_at_near_ties(case: Case) -> None:
-    errors, different = [], 0
+class Choice(NamedTuple):
+    """One position: whether it was transformers' id, by how much that one led, and the error of the distance of the best two."""
+
+    same: bool
+    gap: float
+    error: float
+
+
+def choices(case: Case) -> list[Choice]:
+    found = []
     for output in case.outputs:
         scores = case.driver.score(output["prompt_ids"] + output["output_ids"], first=len(output["prompt_ids"]))
         for score, token_id, gap in zip(scores, output["output_ids"], output["gaps"], strict=True):
-            assert score.argmax == token_id or gap <= NEAR_TIE, output["prompt"]
-            different += score.argmax != token_id
-            errors.append(abs(score.gap - gap))
-    assert sum(errors) / len(errors) < MEAN_ERROR
-    assert different < DIFFERENT_CHOICES * len(errors)
+            found.append(Choice(score.argmax == token_id, gap, abs(score.gap - gap)))
+    errors = [choice.error for choice in found]
+    different = [choice.gap for choice in found if not choice.same]
+    print(f"{len(different)} of {len(found)} differ, gaps {different}; error {sum(errors) / len(errors):.5f}, {max(errors):.5f}")
+    return found
+
+
+def test_native_teacher_forced_choices_agree_except_at_near_ties(case: Case) -> None:
+    found = choices(case)
+    assert all(choice.same or choice.gap <= NEAR_TIE for choice in found)
+    assert sum(choice.error for choice in found) / len(found) < MEAN_ERROR
+    assert sum(not choice.same for choice in found) < DIFFERENT_CHOICES * len(found)
+
+
+def test_16_bit_activations_make_the_very_choices() -> None:
+    with load(MODELS[0], NativeTypes("f32", activation_bits=16)) as case:
+        found = choices(case)
+    assert all(choice.same or choice.gap <= TIE_16 for choice in found)
+    assert max(choice.error for choice in found) < ERROR_16
 
 
 def test_native_free_running_output_agrees_up_to_the_first_near_tie(case: Case) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("sapwood.kernels.native._native", reason="the native module 
 
 from sapwood.core.plan import EngineLimits, RowRun
 from sapwood.core.sampling import LogprobOptions
-from sapwood.engine.native_lifecycle import create_native_engine
+from sapwood.engine.native_lifecycle import NativeTypes, create_native_engine
 from sapwood.engine.native_runner import NativeEngine
 from sapwood.weights.checkpoint import open_checkpoint
 
@@ -34,7 +34,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder: Path = tmp_path_factory.mktemp(request.param)
     oracle = build(request.param, folder)
     limits = EngineLimits(4, MAX_POSITION, 64, 16, VOCAB_SIZE, (2,))
-    engine = create_native_engine(open_checkpoint(folder), limits, max_rows=200, kv_dtype="f32", threads=2)
+    engine = create_native_engine(open_checkpoint(folder), limits, max_rows=200, types=NativeTypes("f32"), threads=2)
     yield Case(engine, oracle)
     engine.close()
 
@@ -55,7 +55,7 @@ def test_quantised_at_load_the_log_probabilities_stay_close(name: str, quantizat
     oracle = build(name, tmp_path)
     limits = EngineLimits(1, MAX_POSITION, 8, 16, VOCAB_SIZE, (2,))
     checkpoint = open_checkpoint(tmp_path)
-    engine = create_native_engine(checkpoint, limits, max_rows=200, kv_dtype="f32", threads=2, quantization=quantization)
+    engine = create_native_engine(checkpoint, limits, max_rows=200, types=NativeTypes("f32", quantization), threads=2)
     prompt = np.random.default_rng(0).integers(0, VOCAB_SIZE, 60).tolist()
     driver, wanted = EngineDriver(engine), LogprobOptions(prompt_start=1, top_n=VOCAB_SIZE)
     _, entries = driver.run([RowRun(0, 0, 60, False)], [driver.begin(0, prompt, 0, wanted)]).prompt_logprobs[0]

@@ -15,6 +15,7 @@ from sapwood.config.values import (
     chunk_size,
     fraction,
     not_blank,
+    one_of,
     positive,
     power_of_two,
     same,
@@ -82,6 +83,9 @@ OPTIONS: tuple[Option, ...] = (
            help="Who computes; `auto` is native on a CPU where it can run, torch elsewhere."),
     Option("quantization", "engine", "str", "none", values=same("none", "int8", "int4"),
            help="Round safetensors weights when native kernels load them; int4 keeps embedding and head at int8."),
+    Option("activation_bits", "engine", "int", 8, check=one_of(8, 16),
+           help="Bits of the inputs of native products with 4- to 6-bit weights. 16 takes about twice as long and computes what "
+                "the unrounded inputs give, but for a part in ten thousand: for evaluations."),
     Option("disable_weight_cache", "engine", "bool", False,
            help="Do not keep packed weights in the cache folder; native kernels then pack them at every start."),
     Option("tp_size", "engine", "int", 1, ("tensor_parallel_size", "tp"), check=within(1, 64),

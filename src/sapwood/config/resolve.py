@@ -117,6 +117,7 @@ def _engine(pick: _Chooser, device: str, host: HostFacts) -> EngineSection:
         dtype=pick.get("dtype"),
         kv_cache_dtype=pick.get("kv_cache_dtype"),
         quantization=pick.get("quantization"),
+        activation_bits=pick.get("activation_bits"),
         weight_cache=not pick.get("disable_weight_cache"),
         tp_size=tp_size,
         cpu_threads=pick.choose("cpu_threads", threads, f"{host.num_cores} usable cores for {tp_size} rank(s)"),

@@ -82,6 +82,7 @@ class EngineSection:
     dtype: str
     kv_cache_dtype: str
     quantization: str
+    activation_bits: int
     weight_cache: bool
     tp_size: int
     cpu_threads: int

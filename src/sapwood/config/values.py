@@ -91,6 +91,11 @@ def within(low: float, high: float) -> Check:
     return lambda value: None if low <= value <= high else f"must be between {low:g} and {high:g}"
 
 
+def one_of(*values: int) -> Check:
+    """One of a few numbers."""
+    return lambda value: None if value in values else f"must be {' or '.join(map(str, values))}"
+
+
 def fraction(value: float) -> str | None:
     """A number strictly between 0 and 1."""
     return None if 0.0 < value < 1.0 else "must be greater than 0 and less than 1"

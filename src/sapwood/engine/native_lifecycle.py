@@ -6,6 +6,7 @@ plan within its limits of at most `max_rows` tokens per step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -17,10 +18,20 @@ from sapwood.errors import ConfigError
 from sapwood.kernels.native import _native
 from sapwood.kernels.native.record import ProgramLimits, record_decoder
 
-__all__ = ["NO_WEIGHT_CACHE", "WeightFile", "arithmetic", "create_native_engine"]
+__all__ = ["NO_WEIGHT_CACHE", "NativeTypes", "WeightFile", "arithmetic", "create_native_engine"]
 
 LOGIT_ROWS_AT_ONCE = 64
 """Rows of logits that exist at a time; a step with more sampling or reporting rows computes them in blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeTypes:
+    """How numbers are kept: keys and values (f16, f32, i8), weights rounded at load (none, int8, int4), and the inputs of
+    products with weights of 4 to 6 bits (8 or 16 bits)."""
+
+    kv: str = "f16"
+    quantization: str = "none"
+    activation_bits: int = 8
 
 
 def create_native_engine(
@@ -28,15 +39,13 @@ def create_native_engine(
     limits: EngineLimits,
     *,
     max_rows: int,
-    kv_dtype: str,
     threads: int,
-    quantization: str = "none",
+    types: NativeTypes,
     cache: WeightCache = NO_WEIGHT_CACHE,
 ) -> NativeEngine:
     """An engine for steps of at most `max_rows` tokens on `threads` threads. What `cache` lacks is packed, and kept there.
 
-    `kv_dtype` is f16, f32 or i8. Raises ConfigError for limits that the native engine does not have, WeightsError for a
-    checkpoint that it cannot pack.
+    Raises ConfigError for limits that the native engine does not have, WeightsError for a checkpoint that it cannot pack.
     """
     if limits.page_size % _native.PAGE_TOKENS:
         raise ConfigError(
@@ -49,11 +58,11 @@ def create_native_engine(
     span = limits.page_size // _native.PAGE_TOKENS
     windows = [bool(kind.window) for kind in config.layers] if limits.window else []
     sizes_kv = (config.num_layers, config.num_kv_heads, config.head_dim)
-    kv = _native.KvPool(*sizes_kv, limits.num_pages * span, kv_dtype, windows, limits.num_window_pages * span)
+    kv = _native.KvPool(*sizes_kv, limits.num_pages * span, types.kv, windows, limits.num_window_pages * span)
     host = _native.HostPages(kv, limits.num_host_pages, span)
     sizes = ProgramLimits(limits.num_slots, limits.max_len, max_rows, LOGIT_ROWS_AT_ONCE)
-    weights = NativeWeights(checkpoint, pool, limits.max_len, cache.load(pool), quantization)
-    recorded = record_decoder(config, weights, pool, kv, sizes, host)
+    weights = NativeWeights(checkpoint, pool, limits.max_len, cache.load(pool), types.quantization)
+    recorded = record_decoder(config, weights, pool, kv, sizes, host, wide_activations=types.activation_bits == 16)
     if weights.num_new:
         cache.save(weights.matrices, pool)
     return NativeEngine(limits, recorded.program, _native.ComputeStream(pool), host)

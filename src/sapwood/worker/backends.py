@@ -116,8 +116,10 @@ class NativeBackend:
 
     @property
     def arithmetic(self) -> str:
-        """The kernels, how weights are rounded at load, and the type of the pages."""
-        return f"native {self.module.arithmetic()} {self.section.quantization} {NATIVE_KV[self.section.kv_cache_dtype]}"
+        """The kernels, how weights are rounded at load and activations in products, and the type of the pages."""
+        section = self.section
+        types = f"{section.quantization} {NATIVE_KV[section.kv_cache_dtype]} {section.activation_bits}"
+        return f"native {self.module.arithmetic()} {types}"
 
     def footprint(self, checkpoint: Checkpoint) -> Footprint:
         """Raises ConfigError where weights that are quantised already shall be quantised."""
@@ -133,6 +135,7 @@ class NativeBackend:
         return sum(_quantised_bytes(name, checkpoint.shape(name), self.section.quantization) for name in checkpoint.names())
 
     def build(self, checkpoint: Checkpoint, plan: MemoryPlan, progress: ProgressCallback) -> TieredEngine:
+        section = self.section
         limits = EngineLimits(
             num_slots=plan.max_running_requests,
             max_len=plan.context_length,
@@ -140,7 +143,7 @@ class NativeBackend:
             page_size=plan.page_size,
             vocab_size=checkpoint.config.vocab_size,
             eos_token_ids=checkpoint.config.eos_token_ids,
-            num_host_pages=count_host_pages(self.section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
+            num_host_pages=count_host_pages(section.cache, plan.num_pages, plan.kv_bytes_per_token * plan.page_size),
             window=plan.window,
             num_window_pages=plan.num_window_pages,
         )
@@ -149,9 +152,8 @@ class NativeBackend:
             CountedCheckpoint(checkpoint, progress, set()),
             limits,
             max_rows=max(chunk, plan.max_running_requests) + plan.max_running_requests + plan.page_size,
-            kv_dtype=NATIVE_KV[self.section.kv_cache_dtype],
-            threads=self.section.cpu_threads,
-            quantization=self.section.quantization,
+            threads=section.cpu_threads,
+            types=self.module.NativeTypes(NATIVE_KV[section.kv_cache_dtype], section.quantization, section.activation_bits),
             cache=self._weight_cache(checkpoint),
         )
         return engine
@@ -241,6 +243,8 @@ def _native_only(section: EngineSection) -> tuple[str, str]:
         return f"--quantization {section.quantization}", "quantization"
     if section.kv_cache_dtype == "int8":
         return "--kv-cache-dtype int8", "kv_cache_dtype"
+    if section.activation_bits != 8:
+        return f"--activation-bits {section.activation_bits}", "activation_bits"
     return "", ""
 
 

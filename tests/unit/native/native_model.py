@@ -10,7 +10,7 @@ import torch
 from sapwood.core.model_config import LayerKind, ModelConfig, RopeConfig
 from sapwood.core.plan import Engine, EngineLimits
 from sapwood.core.sampling import LogprobOptions, SamplingParams, TokenLogprobs
-from sapwood.engine.native_lifecycle import create_native_engine
+from sapwood.engine.native_lifecycle import NativeTypes, create_native_engine
 from sapwood.engine.native_runner import NativeEngine
 from sapwood.messages.types import StepStats, Submit, ToWorker, pack_ids
 from sapwood.scheduler import Scheduler, SchedulerOptions
@@ -19,6 +19,7 @@ from sapwood.worker.core import WorkerCore
 from sapwood.worker.transfers import Transfers
 
 VOCAB_SIZE, MAX_LEN, PAGE_SIZE, NUM_SLOTS, NUM_PAGES, EOS = 2500, 256, 16, 32, 400, 2
+F16 = NativeTypes()
 LIMITS = EngineLimits(NUM_SLOTS, MAX_LEN, NUM_PAGES, PAGE_SIZE, VOCAB_SIZE, (EOS,))
 ROPE = RopeConfig("default", 100.0)
 CONFIG = ModelConfig(
@@ -58,8 +59,9 @@ class LoudCheckpoint(DummyCheckpoint):
         return tensor if "norm" in name else tensor * 10
 
 
-def make_native(threads: int = 2, limits: EngineLimits = LIMITS, max_rows: int = 4096, kv_dtype: str = "f16") -> NativeEngine:
-    return create_native_engine(LoudCheckpoint(CONFIG), limits, max_rows=max_rows, kv_dtype=kv_dtype, threads=threads)
+def make_native(threads: int = 2, limits: EngineLimits = LIMITS, max_rows: int = 4096, types: NativeTypes = F16) -> NativeEngine:
+    checkpoint = LoudCheckpoint(CONFIG)
+    return create_native_engine(checkpoint, limits, max_rows=max_rows, types=types, threads=threads)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from native_model import CONFIG, LIMITS, LoudCheckpoint
 
 from sapwood.core.plan import EngineLimits
 from sapwood.engine.native_cache import WeightFile
-from sapwood.engine.native_lifecycle import create_native_engine
+from sapwood.engine.native_lifecycle import NativeTypes, create_native_engine
 from sapwood.kernels.native import _native
 
 POOL = _native.ThreadPool(2, pin=False)
@@ -149,7 +149,7 @@ class Unreadable(LoudCheckpoint):
 def test_a_second_engine_packs_nothing_and_checks_shapes(tmp_path: Path) -> None:
     def engine(checkpoint: LoudCheckpoint):
         limits = EngineLimits(2, 64, 16, 16, LIMITS.vocab_size, LIMITS.eos_token_ids)
-        create_native_engine(checkpoint, limits, max_rows=64, kv_dtype="f16", threads=1, cache=cache(tmp_path)).close()
+        create_native_engine(checkpoint, limits, max_rows=64, types=NativeTypes(), threads=1, cache=cache(tmp_path)).close()
 
     engine(LoudCheckpoint(CONFIG))
     first = cache(tmp_path).path.stat().st_ino

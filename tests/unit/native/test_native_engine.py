@@ -15,6 +15,7 @@ from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, TableWr
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.distributed.group import SoloGroup
 from sapwood.engine.lifecycle import EngineOptions, create_engine
+from sapwood.engine.native_lifecycle import NativeTypes
 from sapwood.engine.native_runner import NativeEngine
 from sapwood.errors import ConfigError, EngineFailed
 
@@ -23,7 +24,7 @@ ALL_LOGPROBS = LogprobOptions(output=True, top_n=5, token_ids=(0, 1999), prompt_
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[NativeEngine]:
-    engine = make_native(kv_dtype="f32")
+    engine = make_native(types=NativeTypes("f32"))
     yield engine
     engine.close()
 
@@ -104,7 +105,7 @@ def test_closing_waits_for_launched_steps_and_ends_the_engine() -> None:
 def test_pages_are_made_of_whole_native_pages(engine: NativeEngine) -> None:
     with pytest.raises(ConfigError, match="not made of the native engine's pages of 16"):
         make_native(limits=EngineLimits(4, 64, 40, 24, VOCAB_SIZE, (EOS,)))
-    wide = make_native(limits=EngineLimits(4, 128, 8, 64, VOCAB_SIZE, (EOS,)), kv_dtype="f32")
+    wide = make_native(limits=EngineLimits(4, 128, 8, 64, VOCAB_SIZE, (EOS,)), types=NativeTypes("f32"))
     greedy = SamplingParams(temperature=0.0, seed=0, max_new_tokens=20, ignore_eos=True)
     requests = [ask(n, prompt(30 + 17 * n, n), greedy, ALL_LOGPROBS) for n in range(4)]
     found, want = Hand(wide).run(requests), Hand(engine).run(requests)

@@ -16,6 +16,7 @@ from native_model import CONFIG, LIMITS, MAX_LEN, VOCAB_SIZE, Hand, Heard, LoudC
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.distributed.group import SoloGroup
 from sapwood.engine.lifecycle import EngineOptions, create_engine
+from sapwood.engine.native_lifecycle import NativeTypes
 from sapwood.kernels.api import KERNEL_BACKENDS, AttentionShape, AttentionWeights, KVLayer, Norm, Step
 from sapwood.kernels.native import _native, record
 from sapwood.kernels.native.balance import balance_keys
@@ -85,7 +86,7 @@ def test_an_engine_on_8_bit_pages_says_what_the_twin_says(monkeypatch: pytest.Mo
         return np.array([entry.logprob for n in sorted(heard) for entry in heard[n].prompt_logprobs])
 
     twin = told(create_engine(options, LoudCheckpoint(CONFIG), SoloGroup()))
-    found, exact = told(make_native(kv_dtype="i8")), told(make_native(kv_dtype="f32"))
+    found, exact = told(make_native(types=NativeTypes("i8"))), told(make_native(types=NativeTypes("f32")))
     assert np.abs(found - twin).max() < 0.1 * np.abs(exact - twin).max()  # near ties round either way; the rest agrees
     assert np.abs(found - twin).mean() < 0.03 * np.abs(exact - twin).mean()
 

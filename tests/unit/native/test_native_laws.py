@@ -13,7 +13,7 @@ from native_model import EOS, MAX_LEN, PAGE_SIZE, VOCAB_SIZE, Hand, Heard, ask, 
 
 from sapwood.core.plan import EngineLimits
 from sapwood.core.sampling import LogprobOptions, SamplingParams
-from sapwood.engine.native_lifecycle import create_native_engine
+from sapwood.engine.native_lifecycle import NativeTypes, create_native_engine
 from sapwood.engine.native_runner import NativeEngine
 from sapwood.messages.types import Submit
 from sapwood.weights.catalog import resolve
@@ -66,14 +66,23 @@ def real_engine(threads: int) -> NativeEngine:
     checkpoint = open_checkpoint(resolve(REAL_MODEL))
     config = checkpoint.config
     limits = EngineLimits(32, 320, 32 * 20, 16, config.vocab_size, config.eos_token_ids)
-    return create_native_engine(checkpoint, limits, max_rows=8192, kv_dtype="f16", threads=threads)
+    return create_native_engine(checkpoint, limits, max_rows=8192, types=NativeTypes(), threads=threads)
 
 
-@pytest.fixture(scope="module", params=["random", "int8 pages", pytest.param("real", marks=pytest.mark.real_model)])
+RANDOM = {
+    "random": NativeTypes(),
+    "int8 pages": NativeTypes("i8"),
+    "16-bit activations": NativeTypes(quantization="int4", activation_bits=16),
+}
+
+
+@pytest.fixture(scope="module", params=[*RANDOM, pytest.param("real", marks=pytest.mark.real_model)])
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     if request.param != "real":
-        kv_dtype = "f16" if request.param == "random" else "i8"
-        engines, requests = {n: make_native(n, kv_dtype=kv_dtype) for n in (1, 2)}, make_requests(VOCAB_SIZE, 32, 180, 24)
+        engines, requests = (
+            {n: make_native(n, types=RANDOM[request.param]) for n in (1, 2)},
+            make_requests(VOCAB_SIZE, 32, 180, 24),
+        )
     else:
         engines = {n: real_engine(n) for n in (1, 2)}
         requests = make_requests(engines[1].limits.vocab_size, 32, 200, 10)

@@ -14,6 +14,7 @@ from native_model import EOS, MAX_LEN, VOCAB_SIZE, Hand, Heard, ask, make_native
 from sapwood.core.plan import EngineLimits, RowRun, SlotStart, StepPlan, TableWrite, as_ids, no_copies
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.engine import native_lifecycle
+from sapwood.engine.native_lifecycle import NativeTypes
 from sapwood.engine.native_runner import NativeEngine
 from sapwood.errors import EngineFailed
 from sapwood.kvcache.storage import StorageOptions
@@ -58,7 +59,7 @@ def files(engine: NativeEngine, folder: Path) -> StorageTransfers:
 @pytest.fixture(scope="module", params=["f16", "f32", "i8"])
 def truth(request: pytest.FixtureRequest) -> tuple[str, list[object]]:
     """KV type, and what each request gets alone without any cache or tier."""
-    engine = make_native(kv_dtype=request.param)
+    engine = make_native(types=NativeTypes(request.param))
     alone = [Hand(engine).run([submit])[submit.number].content for submit in requests(0)]
     engine.close()
     return request.param, alone
@@ -67,7 +68,7 @@ def truth(request: pytest.FixtureRequest) -> tuple[str, list[object]]:
 @pytest.mark.parametrize("page_size", [16, 32])
 def test_the_host_tier_gives_the_same_bits(truth: tuple[str, list[object]], page_size: int) -> None:
     kv_dtype, alone = truth
-    engine = make_native(limits=limits(224 // page_size, 2400 // page_size, page_size), kv_dtype=kv_dtype)
+    engine = make_native(limits=limits(224 // page_size, 2400 // page_size, page_size), types=NativeTypes(kv_dtype))
     hand = Hand(engine)
     assert contents(in_turn(hand, requests(0))) == alone
     again = in_turn(hand, requests(100))
@@ -85,7 +86,7 @@ def test_files_give_the_same_bits_now_and_after_a_restart(
     kv_dtype, alone = truth
     tiers = TierOptions(write_policy=policy, has_storage=True, prefetch="wait_complete")
     for life in range(3):
-        engine = make_native(limits=limits(14, 5), kv_dtype=kv_dtype, threads=1 + life % 2)
+        engine = make_native(limits=limits(14, 5), types=NativeTypes(kv_dtype), threads=1 + life % 2)
         hand = Hand(engine, overlap=overlap, transfers=files(engine, tmp_path), tiers=tiers)
         first = in_turn(hand, requests(0))
         assert contents(first) == alone

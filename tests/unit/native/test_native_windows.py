@@ -17,7 +17,7 @@ from sapwood.core.plan import Engine, EngineLimits, window_claim
 from sapwood.core.sampling import LogprobOptions, SamplingParams
 from sapwood.distributed.group import SoloGroup
 from sapwood.engine.lifecycle import EngineOptions, create_engine
-from sapwood.engine.native_lifecycle import create_native_engine
+from sapwood.engine.native_lifecycle import NativeTypes, create_native_engine
 from sapwood.messages.types import StepStats, Submit
 
 WINDOW = 50
@@ -101,7 +101,7 @@ def test_the_reference_engine_follows(config: ModelConfig) -> None:
 def test_a_model_that_has_windows_only_needs_no_other_pages() -> None:
     def make(num_claims: int) -> Engine:
         checkpoint = LoudCheckpoint(ALL_WINDOWS)
-        return create_native_engine(checkpoint, limits(400, num_claims), max_rows=4096, kv_dtype="f16", threads=2)
+        return create_native_engine(checkpoint, limits(400, num_claims), max_rows=4096, types=NativeTypes(), threads=2)
 
     one, apart = contents(make(0), cache="chunk")[0], contents(make(3), step_token_budget=32)[0]
     assert apart == one

@@ -71,9 +71,11 @@ def record_decoder(
     kv: _native.KvPool,
     limits: ProgramLimits,
     host: _native.HostPages | None = None,
+    *,
+    wide_activations: bool = False,
 ) -> RecordedModel:
     """The whole step from token ids to sampled ids and log-probabilities; `kv` has the model's layers, heads and head_dim, `host`
-    is the tier below it."""
+    is the tier below it. `wide_activations`: products with weights of 4 to 6 bits read inputs of 16 bits instead of 8."""
     program = _native.Program(
         pool, kv, limits.num_slots, limits.max_len, config.vocab_size, limits.max_rows, limits.max_logit_rows, host
     )
@@ -92,6 +94,8 @@ def record_decoder(
     if config.logit_softcap:
         program.soft_cap(logits, config.logit_softcap)
     program.sample(logits)
+    if wide_activations:
+        program.widen_activations()
     program.finish()
     return RecordedModel(program, logits)
 
