@@ -25,7 +25,8 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-from compare import free_port, running_server, sapwood
+from comparison.processes import free_port, running_server
+from comparison.sapwood_side import command
 
 from sapwood.bench.batch import NumberedEngine
 from sapwood.bench.http import endpoint
@@ -178,7 +179,7 @@ def through_server(model: str) -> Runner:
         words = ["serve", "--model", model, "--port", str(port), "--chunked-prefill-size", str(case.chunk)]
         words += ["--schedule-mode", case.mode, "--step-log", str(log_path)]
         words += [] if case.target_s is None else ["--target-itl-ms", f"{case.target_s * 1e3:.3f}"]
-        with running_server(sapwood(*words), port, "/ready") as url:
+        with running_server(command(*words), port, "/ready") as url:
             seen_gaps = asyncio.run(_measure(url, case, seconds))
         return Seen(seen_gaps, prompt_rate(log_path, seconds))
 

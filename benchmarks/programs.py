@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compare import find_binary, free_port, running_server, sapwood
+from comparison.processes import find_program, free_port, running_server
+from comparison.sapwood_side import command
 
 import sapwood.lang as sgl
 from sapwood.bench.machine import machine, num_usable_cores
@@ -194,7 +195,7 @@ def our_server(file: Path, threads: int, *options: str) -> Iterator[sgl.RuntimeE
     """A Sapwood server."""
     port = free_port()
     words = ("serve", "--model", str(file), "--port", str(port), "--cpu-threads", str(threads))
-    with running_server(sapwood(*words, "--max-running-requests", str(AT_ONCE), *options), port, "/ready") as url:
+    with running_server(command(*words, "--max-running-requests", str(AT_ONCE), *options), port, "/ready") as url:
         yield sgl.RuntimeEndpoint(url, chat_template_name="chatml", token_healing=False)
 
 
@@ -202,7 +203,9 @@ def our_server(file: Path, threads: int, *options: str) -> Iterator[sgl.RuntimeE
 def llama_server(folder: Path, file: Path, threads: int, flags: str) -> Iterator[sgl.OpenAI]:
     """llama-server."""
     port = free_port()
-    words = [str(find_binary(folder, "llama-server")), "-m", str(file), "-t", str(threads), "--port", str(port)]
+    program = folder / "llama-server"
+    find_program(program, "build it (docs/guide/benchmarking.md)")
+    words = [str(program), "-m", str(file), "-t", str(threads), "--port", str(port)]
     with running_server([*words, *shlex.split(flags)], port, "/health") as url:
         yield sgl.OpenAI("any", is_chat_model=False, base_url=f"{url}/v1", api_key="none", max_retries=0)
 
