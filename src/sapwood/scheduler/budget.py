@@ -138,7 +138,8 @@ class AutoBudget:
     A step without decodes keeps nobody waiting and may have the whole fixed budget. Beside decodes, prompts get what the target
     leaves, never more than twice the largest chunk that was measured lately (a guess is not stretched far beyond what it comes
     from), and at least one token; a whole page where decodes alone take longer than the target, which is lost then, whatever
-    prompts get.
+    prompts get. When the model says that decodes leave nothing but has not seen them alone for a while, prompts wait for one
+    step, so that it does.
     """
 
     def __init__(self, target_itl_s: float, step_tokens: int | None, page_size: int) -> None:
@@ -176,9 +177,12 @@ class AutoBudget:
             return TokenAllowance(self._most)
         self._cost.fit()
         decodes_s = self._cost.of_step(decodes)
+        aim_s = self._aim_s * self._stretch
+        if decodes_s > aim_s and self._cost.largest_prompt and not self._cost.knows_decodes:
+            return TokenAllowance(0)
         most = min(self._most, max(2 * self._cost.largest_prompt, self._page))
         floor = self._page if decodes_s > self._target_s else 1
-        return TimeAllowance(self._cost, self._aim_s * self._stretch - decodes_s, most, floor)
+        return TimeAllowance(self._cost, aim_s - decodes_s, most, floor)
 
 
 def make_budget(options: SchedulerOptions, page_size: int) -> TokenBudget:

@@ -40,6 +40,7 @@ class StepCost:
         self._is_stale = False
         self.margin = 1.0
         self.largest_prompt = 0
+        self._num_since_alone = WINDOW
 
     def learn(self, rows: Sequence[RowRun], duration_s: float) -> None:
         """Keep one measured step."""
@@ -49,7 +50,9 @@ class StepCost:
             num_attended += attended(row.first, row.count)
             num_read += row.first + row.count
         num_decodes = sum(row.count == 1 and row.samples for row in rows)
-        window = self._decodes if num_decodes == len(rows) else self._mixed
+        is_alone = num_decodes == len(rows)
+        window = self._decodes if is_alone else self._mixed
+        self._num_since_alone = 0 if is_alone else self._num_since_alone + 1
         window.add(num_tokens, num_attended, num_read, duration_s, num_tokens - num_decodes)
         self._is_stale = True
 
@@ -67,6 +70,12 @@ class StepCost:
             typical, tail = quantile(ratios[-WINDOW:], TYPICAL_QUANTILE), quantile(ratios, TAIL_QUANTILE)
             self.margin = min(max(typical, tail / TAIL_SHARE, 1.0), MAX_MARGIN)
             self.largest_prompt = int(judged[-WINDOW:, 4].max())
+
+    @property
+    def knows_decodes(self) -> bool:
+        """Whether decodes alone were among the latest steps. Where they were not, what they take is a guess: with chunks of one
+        size the fit cannot tell them from the prompts."""
+        return self._num_since_alone < WINDOW
 
     def of_row(self, first: int, count: int) -> float:
         """Seconds that these positions add to a step."""

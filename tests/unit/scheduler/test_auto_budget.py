@@ -8,7 +8,7 @@ import pytest
 
 from sapwood.core.plan import RowRun, StepPlan, no_copies
 from sapwood.errors import ConfigError
-from sapwood.scheduler.budget import AutoBudget
+from sapwood.scheduler.budget import AutoBudget, FixedBudget, TokenBudget
 from sapwood.scheduler.options import SchedulerOptions
 from sapwood.scheduler.step_cost import StepCost, attended
 
@@ -106,6 +106,37 @@ def test_small_chunks_do_not_hide_that_larger_ones_cost_hardly_more() -> None:
         budget.observe(StepPlan(step, (), (), no_copies(), tuple(rows)), durations[-1])
     late = sorted(durations[-100:])
     assert late[50] > 0.93 * 0.071 and late[-1] < 1.05 * 0.071
+
+
+def drive_noisily(budget: TokenBudget, num_steps: int, chance: random.Random) -> tuple[list[float], list[int]]:
+    """Durations and prompt tokens of steps that vary by a tenth, one in 200 by two and a half times; a prompt's token costs about
+    as much as the decode beside it, deep in a context more."""
+    durations, counts, position = [], [], 0
+    for step in range(num_steps):
+        decode = RowRun(0, 500 + step, 1, True)
+        allowance = budget.open([decode])
+        count = 0 if allowance.is_spent else allowance.grant(position, 4000 - position)
+        prompts = [RowRun(9, position, count, False)] if count else []
+        position = (position + count) % 4000
+        seconds = 5.5e-3 + 1e-6 * (500 + step)
+        seconds += 9e-4 * count + 5e-7 * attended(position, count) + 1e-6 * (position + count) if count else 0.0
+        durations.append(seconds * chance.lognormvariate(0.0, 0.1) * (2.5 if chance.random() < 0.005 else 1.0))
+        counts.append(count)
+        budget.observe(StepPlan(step, (), (), no_copies(), (decode, *prompts)), durations[-1])
+    return durations, counts
+
+
+def test_decodes_that_were_not_seen_alone_are_not_taken_for_too_slow() -> None:
+    """With chunks of one token all mixed steps look alike; a model that counted all of their time as the decodes' gave whole
+    pages, and one step in a hundred took three times the target."""
+    budget, target_s = AutoBudget(0.0134, 512, 16), 0.0134
+    durations, counts = drive_noisily(budget, 2500, random.Random(1))
+    assert max(counts[200:]) < 16
+    late = sorted(durations[200:])
+    assert late[len(late) // 2] < 1.05 * target_s and late[round(0.99 * len(late))] < 1.6 * target_s
+    assert counts[200:].count(0) < 2300 / 60, "prompts hardly wait for it"
+    fixed, _ = drive_noisily(FixedBudget(2, 1), 2500, random.Random(1))
+    assert sum(counts) / sum(durations) > 1.1 * len(fixed) / sum(fixed), "more than one token a step"
 
 
 def test_it_follows_a_machine_that_becomes_slower() -> None:
