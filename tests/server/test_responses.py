@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from serverkit import FakeBackend, House, ask, make_house, real_server
+from serverkit import FakeBackend, House, ask, client_of, make_house, real_server
 from test_tool_calls import CALLS, EXPECTED, PARAMETERS, THINKING, THOUGHTS, prompt_of, speaking
 
 from sapwood.messages.types import Abort
@@ -131,6 +132,24 @@ def test_in_the_background() -> None:
         plain = client.responses.create(model="fake", input="hi", extra_body=STOP)
         with pytest.raises(openai.BadRequestError, match="background"):
             client.responses.cancel(plain.id)
+
+
+def test_a_background_response_that_fails_keeps_what_there_was() -> None:
+    async def run() -> dict[str, Any]:
+        house = make_house(FakeBackend("Hello"))
+        house.backend.is_paused = True
+        async with client_of(house) as client:
+            id = (await client.post(PATH, json={"input": "hi", "background": True})).json()["id"]
+            for _ in range(4):
+                house.backend.step()
+            house.frontend.abort("")
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+            return dict((await client.get(f"{PATH}/{id}")).json())
+
+    kept = asyncio.run(run())
+    assert kept["status"] == "failed" and kept["error"]["message"] and kept["usage"]["output_tokens"] == 4
+    assert [(item["status"], item["content"][0]["text"]) for item in kept["output"]] == [("incomplete", "Hell")]
 
 
 def test_what_is_not_to_be_stored_is_not() -> None:

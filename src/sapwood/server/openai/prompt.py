@@ -52,7 +52,7 @@ def effort_variables(effort: str | None) -> dict[str, Any]:
 
 def check_messages(context: ServerContext, messages: list[Message], n: int | None) -> None:
     """Refuse before any work more messages, or longer ones, than any prompt can hold."""
-    context.check_texts([sum(map(_num_chars, messages))], n, "messages")
+    context.check_texts([sum(map(num_chars, messages))], n, "messages")
     most = context.frontend.limits.max_request_tokens
     if len(messages) > most:  # a message has at least one token
         raise InvalidRequest(f"messages has {len(messages)} entries, but a request may hold {most} tokens", param="messages")
@@ -150,7 +150,8 @@ def _short_id(id: Any) -> str:
     return given if _SHORT_ID.fullmatch(given) else hashlib.sha256(given.encode(errors="replace")).hexdigest()[:9]
 
 
-def _num_chars(message: Message) -> int:
+def num_chars(message: Message) -> int:
+    """How many characters a message has."""
     content = message.content or ""
     return len(content) if isinstance(content, str) else sum(len(part.text or "") for part in content)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -100,7 +100,7 @@ async def _begin(context: ServerContext, store: ResponseStore, data: bytes) -> _
     id = f"resp_{uuid.uuid4().hex}"
     with named_as(NAMES):
         prompt = await response_prompt(context, store, prompt_fields)
-        params = await context.constrain(_params(context, fields), _wanted(prompt_fields))
+        params = await context.constrain(_params(context, fields, prompt_fields.max_output_tokens), _wanted(prompt_fields))
         reading = Reading(context.model.output, prompt.tool_use, prompt.chat.end, wanted=params.constraint)
         asked = PromptRequest(
             rid=id,
@@ -157,6 +157,8 @@ class _Making:
         try:
             self.whole()
         except SapwoodError as error:
+            for record in self.stream.records:
+                self._add(replace(record.everything(), finish=None))
             self._fail(error)
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -236,11 +238,11 @@ def _wanted(fields: PromptFields) -> Wanted | None:
     raise InvalidRequest("text.format must have the type text, json_object or json_schema (with a schema)", param="text.format")
 
 
-def _params(context: ServerContext, fields: ResponseFields) -> SamplingParams:
+def _params(context: ServerContext, fields: ResponseFields, num_wanted: int | None) -> SamplingParams:
     given = {"temperature": fields.temperature, "top_p": fields.top_p, "seed": fields.seed}
     return SamplingParams(
         **{**dict(context.model.sampling_defaults), **{name: value for name, value in given.items() if value is not None}},
-        max_new_tokens=fields.max_output_tokens,
+        max_new_tokens=num_wanted,
         stop=tuple(as_list(fields.stop)) if fields.stop else (),
     )
 
@@ -261,7 +263,7 @@ def _body(
         "error": None,
         "incomplete_details": None,
         "instructions": prompt_fields.instructions,
-        "max_output_tokens": fields.max_output_tokens,
+        "max_output_tokens": prompt_fields.max_output_tokens,
         "model": context.model.name,
         "output": [],
         "parallel_tool_calls": prompt_fields.parallel_tool_calls is not False,
@@ -273,7 +275,7 @@ def _body(
         "tool_choice": prompt_fields.tool_choice or "auto",
         "tools": tools,
         "top_p": params.top_p,
-        "truncation": fields.truncation or "disabled",
+        "truncation": prompt_fields.truncation or "disabled",
         "usage": None,
         "user": fields.user,
         "metadata": fields.metadata or {},

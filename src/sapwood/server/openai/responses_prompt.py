@@ -18,6 +18,7 @@ from sapwood.server.openai.prompt import ChatPrompt, chat_prompt, check_messages
 from sapwood.server.openai.response_store import ResponseStore
 from sapwood.server.openai.responses_schema import Item, PromptFields, Tool
 from sapwood.server.openai.schema import Message, Part
+from sapwood.server.openai.truncation import prompt_that_fits
 from sapwood.server.tooling import Function, ToolUse, make_function, make_tool_use, openai_choice
 from sapwood.tokenizer.chat import ChatOptions
 
@@ -42,10 +43,14 @@ async def response_prompt(context: ServerContext, store: ResponseStore, fields: 
     before = msgspec.convert(history, list[Item])
     messages = [Message(role="system", content=fields.instructions)] if fields.instructions else []
     messages += item_messages([*before, *given], len(before))
-    check_messages(context, messages, None)
     tool_use = _tool_use(fields)
     effort = fields.reasoning.effort if fields.reasoning is not None else None
-    chat = await chat_prompt(context, messages, ChatOptions(tools=tool_use.definitions, variables=effort_variables(effort)))
+    options = ChatOptions(tools=tool_use.definitions, variables=effort_variables(effort))
+    if fields.truncation == "auto":
+        chat = await prompt_that_fits(context, messages, options, fields.max_output_tokens)
+    else:
+        check_messages(context, messages, None)
+        chat = await chat_prompt(context, messages, options)
     return ResponsePrompt(chat, tool_use, [_with_id(item) for item in given], history)
 
 

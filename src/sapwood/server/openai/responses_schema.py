@@ -66,12 +66,13 @@ class PromptFields(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningFields | None = None
     text: TextFields | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
 
 
 class ResponseFields(msgspec.Struct, kw_only=True):
     """What makes the answer, and what becomes of it."""
 
-    max_output_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     temperature: float | None = None
     top_p: float | None = None
     seed: Int64 | None = None
@@ -81,7 +82,6 @@ class ResponseFields(msgspec.Struct, kw_only=True):
     background: bool | None = None
     metadata: dict[str, str] | None = None
     priority: Int32 | None = None
-    truncation: Literal["auto", "disabled"] | None = None
     include: list[str] | None = None
     user: str | None = None
 
