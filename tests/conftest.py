@@ -20,7 +20,17 @@ if not os.environ.get("SAPWOOD_LONG_TESTS"):
     settings.load_profile("repeatable")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def crew_of(item: pytest.Item) -> str:
+    """Whom a run in several processes (`-n 2 --dist loadgroup`) gives a test to: what computes on all cores is one process's
+    work, and no file is torn apart."""
+    path = item.path.relative_to(Path(__file__).parent)
+    computes = item.get_closest_marker("real_model") or path.parts[0] == "e2e" or "native" in path.parts
+    return "engines" if computes else str(path)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
+        item.add_marker(pytest.mark.xdist_group(crew_of(item)))
     if os.environ.get("SAPWOOD_LONG_TESTS"):
         return
     for item in items:

@@ -23,8 +23,10 @@ const std::vector<const KernelTable*>& supported_kernels() {
     std::vector<const KernelTable*> found;
 #if defined(SAPWOOD_BUILD_X86)
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#if defined(SAPWOOD_BUILD_VNNI)
     const bool vnni = avx2 && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
     if (vnni) found.push_back(&isa_vnni::table());
+#endif
 #if defined(SAPWOOD_BUILD_AVXVNNI)
     unsigned eax = 0, ebx, ecx, edx;  // not every compiler's __builtin_cpu_supports knows AVX-VNNI
     if (avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1)) found.push_back(&isa_avxvnni::table());

@@ -1,4 +1,5 @@
-"""The stand-alone C++ tests under the address sanitizer. scripts/test-native runs them with more sanitizers, optimised."""
+"""The stand-alone C++ tests under the address sanitizer, with two instruction sets' kernels. scripts/test-native runs them with
+more sanitizers, optimised, with all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ import pytest
 
 REPO = Path(__file__).parents[3]
 BUILD = REPO / "build" / "native-short"  # kept: only the first run compiles everything
-OPTIONS = ("-DSAPWOOD_PYTHON=OFF", "-DSAPWOOD_SANITIZE=address", "-DSAPWOOD_SANITIZE_LEVEL=-O0", "-DCMAKE_BUILD_TYPE=None")
+OPTIONS = (
+    "-DSAPWOOD_PYTHON=OFF", "-DSAPWOOD_FEW_KERNELS=ON", "-DSAPWOOD_SANITIZE=address", "-DSAPWOOD_SANITIZE_LEVEL=-O0",
+    "-DCMAKE_BUILD_TYPE=None",
+)  # fmt: skip
 
 
 def run(*command: str) -> str:
