@@ -21,11 +21,10 @@ if not os.environ.get("SAPWOOD_LONG_TESTS"):
 
 
 def crew_of(item: pytest.Item) -> str:
-    """Whom a run in several processes (`-n 2 --dist loadgroup`) gives a test to: what computes on all cores is one process's
-    work, and no file is torn apart."""
+    """Whom a run in several processes (`-n 2 --dist loadgroup`) gives a test to: what computes on all cores for long is one
+    process's work, and of the rest no file is torn apart."""
     path = item.path.relative_to(Path(__file__).parent)
-    computes = item.get_closest_marker("real_model") or path.parts[0] == "e2e" or "native" in path.parts
-    return "engines" if computes else str(path)
+    return "engines" if item.get_closest_marker("real_model") or path.parts[0] == "e2e" else str(path)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
