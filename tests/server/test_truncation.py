@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import httpx
+import pytest
 from serverkit import CONTEXT_LEN, House, ask, make_house
 from test_tool_calls import prompt_of
 
+from sapwood.server.openai import truncation
 from sapwood.server.openai.schema import Message
-from sapwood.server.openai.truncation import shortened
+from sapwood.server.openai.truncation import from_turn, turns
 
 LAST = {"role": "user", "content": "the last question"}
 
@@ -61,13 +64,39 @@ def test_more_characters_and_messages_than_any_prompt_has_are_no_obstacle() -> N
     assert "yy" not in prompt_of(house) and "the last question" in prompt_of(house)
 
 
+def test_very_many_turns_take_no_memory_of_their_square() -> None:
+    house = make_house(max_body_bytes=16 << 20)
+    talk = [{"role": "user", "content": "x"} for _ in range(20_000)]
+    tracemalloc.start()
+    try:
+        response = create(house, input=[*talk, LAST], max_output_tokens=8)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert response.status_code == 200 and "the last question" in prompt_of(house)
+    assert peak < 150 << 20
+
+
+def test_the_prompt_that_fits_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[int] = []
+    real = truncation.chat_prompt
+
+    async def count(context: Any, messages: list[Message], options: Any) -> Any:
+        rendered.append(len(messages))
+        return await real(context, messages, options)
+
+    monkeypatch.setattr(truncation, "chat_prompt", count)
+    assert create(make_house(), input=[*turn(1), LAST], max_output_tokens=8).status_code == 200
+    assert rendered == [3]
+
+
 def test_an_answer_of_a_tool_never_stands_without_its_call() -> None:
     talk = [Message(role="system", content="s")]
     for number in range(3):
         talk.append(Message(role="user", content=str(number)))
         talk.append(Message(role="assistant", tool_calls=[{"id": str(number)}]))
         talk.append(Message(role="tool", tool_call_id=str(number), content="found"))
-    found = shortened(talk)
+    found = [from_turn(talk, start) for start in turns(talk)]
     assert [len(messages) for messages in found] == [10, 7, 4]
     for messages in found:
         assert [message.role for message in messages[:2]] == ["system", "user"]

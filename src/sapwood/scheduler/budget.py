@@ -178,7 +178,7 @@ class AutoBudget:
         self._cost.fit()
         decodes_s = self._cost.of_step(decodes)
         aim_s = self._aim_s * self._stretch
-        if decodes_s > aim_s and self._cost.largest_prompt and not self._cost.knows_decodes:
+        if decodes_s > aim_s and not self._cost.knows_decodes:
             return TokenAllowance(0)
         most = min(self._most, max(2 * self._cost.largest_prompt, self._page))
         floor = self._page if decodes_s > self._target_s else 1

@@ -18,13 +18,18 @@ ROOM_SHARE = 8
 _INSTRUCTIONS = ("system", "developer")
 
 
-def shortened(messages: Sequence[Message]) -> list[list[Message]]:
-    """The conversation as it is, then without its first turn, and so on, until only the last one is left."""
-    starts = [index for index, message in enumerate(messages) if message.role == "user"]
-    return [list(messages)] + [
-        [message for message in messages[:start] if message.role in _INSTRUCTIONS] + list(messages[start:])
-        for start in starts[1:]
-    ]
+def turns(messages: Sequence[Message]) -> list[int]:
+    """Where the conversation may begin: 0, and at every message of the user after the first."""
+    return [0, *[index for index, message in enumerate(messages) if message.role == "user"][1:]]
+
+
+def from_turn(messages: Sequence[Message], start: int) -> list[Message]:
+    """The instructions before `start`, and everything from there on."""
+    return (
+        [*(message for message in messages[:start] if message.role in _INSTRUCTIONS), *messages[start:]]
+        if start
+        else list(messages)
+    )
 
 
 async def prompt_that_fits(
@@ -36,20 +41,23 @@ async def prompt_that_fits(
     """
     limits = context.frontend.limits
     room = min(num_wanted or limits.max_request_tokens // ROOM_SHARE, limits.max_request_tokens // 2)
-    conversations = shortened(messages)
+    starts, prompts = turns(messages), dict[int, ChatPrompt]()
 
     async def fits(index: int) -> bool:
-        chosen = conversations[index]
+        chosen = from_turn(messages, starts[index])
         is_huge = limits.max_prompt_chars is not None and sum(map(num_chars, chosen)) > limits.max_prompt_chars
         if is_huge or len(chosen) > limits.max_request_tokens:
             return False
-        prompt = await chat_prompt(context, chosen, options)
+        prompts[index] = prompt = await chat_prompt(context, chosen, options)
         return len(prompt.token_ids) + room <= limits.max_request_tokens
 
-    low, high = 0, len(conversations) - 1  # the fewest turns to leave out are in [low, high]
+    low, high = 0, len(starts) - 1  # the fewest turns to leave out are in [low, high]
     middle = 0  # most often none has to go
     while low < high:
         low, high = (low, middle) if await fits(middle) else (middle + 1, high)
         middle = (low + high) // 2
-    check_messages(context, conversations[low], None)
-    return await chat_prompt(context, conversations[low], options)
+    if low in prompts:
+        return prompts[low]
+    last = from_turn(messages, starts[low])
+    check_messages(context, last, None)
+    return await chat_prompt(context, last, options)
