@@ -1,5 +1,8 @@
 // Kernel tables: GMAC/s and GB/s per shape with cold weights (a ring of copies larger than the cache), best / median.
 // Usage: sapwood_bench FORMAT [isa=auto] [rows=1,4,8,32,512] [threads=2] [seconds=0.2] [shape=KxN] [clock=wall|cpu]
+//        sapwood_bench attention [rows=1,16,512] [context=512] [requests=1] [shared=0] [heads=9] [kv_heads=3] [dim=64] [kv=16] ...
+// Attention: the last `rows` rows of each request over `context` tokens, the first `shared` of them in the same pages for all;
+// a product with a token that no row sees does not count.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/attention.h"
 #include "linear/linear.h"
 
 using namespace sapwood;
@@ -60,16 +64,69 @@ void measure(const std::vector<Linear>& ring, ThreadPool& pool, int rows, double
   std::fflush(stdout);
 }
 
+using Options = std::map<std::string, std::string>;
+
+std::vector<int> numbers(const std::string& list) {
+  std::vector<int> out;
+  for (size_t at = 0; at < list.size(); at = std::min(list.find(',', at), list.size() - 1) + 1) out.push_back(std::atoi(list.c_str() + at));
+  return out;
+}
+
+void measure_attention(const Options& options, ThreadPool& pool, int rows) {
+  const auto number = [&](const char* name) { return std::stoi(options.at(name)); };
+  const int heads = number("heads"), kv_heads = number("kv_heads"), dim = number("dim"), width = heads * dim, requests = number("requests");
+  const int context = number("context"), shared = number("shared") / kPageTokens * kPageTokens, bits = number("kv"), layers = number("layers");
+  const int own = (context - shared + kPageTokens - 1) / kPageTokens * kPageTokens;
+  const KvPool kv({layers, kv_heads, dim, bits == 8 ? KvType::kI8 : bits == 16 ? KvType::kF16 : KvType::kF32}, (shared + requests * own) / kPageTokens);
+  std::vector<float> x(size_t(rows * requests * width)), out(x.size());
+  for (size_t i = 0; i < x.size(); i++) x[i] = float(i * 37 % 101) * 0.04f - 2.f;
+  for (int layer = 0; layer < layers; layer++)
+    for (int t = 0; t < kv.pages() * kPageTokens; t++)
+      for (int h = 0; h < kv_heads; h++) kv.store(layer, t, h, &x[size_t(t * 7 % 512)], &x[size_t(t * 3 % 512)]);
+  std::vector<std::vector<int32_t>> tables(static_cast<size_t>(requests), std::vector<int32_t>(size_t(context)));
+  std::vector<Segment> segments;
+  for (int r = 0; r < requests; r++) {
+    for (int t = 0; t < context; t++) tables[size_t(r)][size_t(t)] = t < shared ? t : t + r * own;
+    segments.push_back({tables[size_t(r)].data(), r * rows, rows, context});
+  }
+  AttentionPlan plan;
+  plan.build(segments, {heads / kv_heads, kv_heads, 0, pool.lanes()});
+  Attention attention(kv.shape(), heads, pool.lanes());
+  attention.prepare(plan);
+  std::vector<double> times;
+  const double end = now() + std::stod(options.at("seconds"));
+  for (int i = 0; times.size() < 5 || now() < end; i++) {
+    Claims ahead, strips;
+    const auto clock = options.at("clock") == "cpu" ? cpu_now : now;
+    const double start = clock();
+    pool.run([&](Lane& lane) {
+      attention.run(lane, {plan, kv, i % layers, {heads, 0.125f, 0, 0}, x.data(), width, out.data(), width, &ahead, &strips});
+    });
+    times.push_back(clock() - start);
+  }
+  std::sort(times.begin(), times.end());
+  const double work = 2e-9 * requests * width * rows * (context - 0.5 * (rows - 1));
+  std::printf(" | %d: %.1f/%.1f", rows, work / times[0], work / times[times.size() / 2]);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::map<std::string, std::string> options{{"isa", "auto"}, {"rows", "1,2,4,8,16,32,128,512"}, {"threads", "2"}, {"seconds", "0.2"}, {"shape", ""}, {"clock", "wall"}};
+  Options options{{"isa", "auto"}, {"rows", "1,2,4,8,16,32,128,512"}, {"threads", "2"}, {"seconds", "0.2"}, {"shape", ""}, {"clock", "wall"},
+                  {"context", "512"}, {"requests", "1"}, {"shared", "0"}, {"heads", "9"}, {"kv_heads", "3"}, {"dim", "64"}, {"kv", "16"}, {"layers", "8"}};
   for (int i = 2; i < argc; i++)
     if (const char* eq = std::strchr(argv[i], '=')) options[std::string(argv[i], size_t(eq - argv[i]))] = eq + 1;
-  const Format format = format_named(argc > 1 ? argv[1] : "q4_1");
+  const std::string what = argc > 1 ? argv[1] : "q4_1";
   select_kernels(options["isa"].c_str());
   ThreadPool pool(std::stoi(options["threads"]));
   pool.pin_caller();
+  if (what == "attention") {
+    std::printf("attention %s t%d", kernels().name, pool.lanes());
+    for (int rows : numbers(options["rows"])) measure_attention(options, pool, rows);
+    return std::printf("\n"), 0;
+  }
+  const Format format = format_named(what);
   std::vector<std::pair<int64_t, int64_t>> shapes{{576, 960}, {576, 3072}, {1536, 576}, {896, 9728}, {4864, 896}};
   if (!options["shape"].empty()) {
     long long k = 0, n = 0;
@@ -80,12 +137,8 @@ int main(int argc, char** argv) {
     std::vector<Linear> ring;
     for (const auto& w : ring_of(format, n, k, pool)) ring.emplace_back(std::vector{w});
     std::printf("%-5s %s t%d %4lldx%-5lld", info(format).name, kernels().name, pool.lanes(), (long long)k, (long long)n);
-    const char* p = options["rows"].c_str();
-    while (*p) {
-      char* next;
-      measure(ring, pool, int(std::strtol(p, &next, 10)), std::stod(options["seconds"]), options["clock"] == "cpu" ? cpu_now : now);
-      p = *next == ',' ? next + 1 : next + std::strlen(next);
-    }
+    for (int rows : numbers(options["rows"]))
+      measure(ring, pool, rows, std::stod(options["seconds"]), options["clock"] == "cpu" ? cpu_now : now);
     std::printf("\n");
   }
 }
