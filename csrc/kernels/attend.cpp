@@ -42,10 +42,19 @@ struct ValueCodes : CodeRows {
   SAPWOOD_INLINE PF at(int k) const { return scaled(k, panel_all(scales[k])); }
 };
 
+// Vectors from which a page of fewer bits is widened once instead of once per tile. Halves cost nothing on Zen 3: they are widened
+// while they are loaded, beside the products. For code * scale products have to wait.
+constexpr int kNever = 1 << 30, kWidenCodesFrom = 7;
+#if defined(SAPWOOD_ISA_AVX2) || defined(SAPWOOD_ISA_AVXVNNI)
+constexpr int kWidenHalvesFrom = kNever;
+#else
+constexpr int kWidenHalvesFrom = 7;
+#endif
+
 // One kv head's page by type: its K as rows of dimensions, its V as rows of tokens (16 dimensions from `d` on).
 template <class Number, class Rows>
 struct PlainPage {
-  static constexpr bool kIsWide = sizeof(Number) == 4;
+  static constexpr int kWidenFrom = sizeof(Number) == 4 ? kNever : kWidenHalvesFrom;
   const Number *k, *v;
   int64_t v_stride;
   void open_keys(const ChunkArgs& args, int p) {
@@ -59,7 +68,7 @@ using HalfPage = PlainPage<uint16_t, HalfRows>;
 using FloatPage = PlainPage<float, FloatRows>;
 
 struct CodePage {
-  static constexpr bool kIsWide = false;
+  static constexpr int kWidenFrom = kWidenCodesFrom;
   const int8_t *k, *v;
   int64_t v_stride;
   const uint16_t* stored;                       // scales as they lie: of K [group][16], then of V [16][group]
@@ -78,35 +87,48 @@ struct CodePage {
   SAPWOOD_INLINE ValueCodes values(int d) const { return {{v + d, v_stride, scales + d / kScaleDims * kPageTokens}}; }
 };
 
-constexpr int kWidenFrom = 7;  // vectors from which a page of fewer bits is widened once instead of once per tile
-
 // Few vectors take several blocks of 16 columns at once: their sums alone would wait for each other.
 constexpr int kFewVectors = 3, kBlocks = kHighestTile / kFewVectors;
 
+// acc += a[..][k] * b[..][k], one block of columns after the other: the sums leave room for one row of b and one number of a. The
+// compiler would rather keep all of a's numbers for the next block, and put sums into memory.
 template <int R, int C, class Rows>
-SAPWOOD_INLINE void multiply(const Rows (&b)[C], int k_count, const float* a, int64_t a_stride, PF (&acc)[R][C]) {
-  for (int k = 0; k < k_count; k++) {
-    PF row[C];
+SAPWOOD_INLINE void multiply_one(const Rows (&b)[C], int k, const float* a, int64_t a_stride, PF (&acc)[R][C]) {
 SAPWOOD_UNROLL(4)
-    for (int c = 0; c < C; c++) row[c] = b[c].at(k);
+  for (int c = 0; c < C; c++) {
+    if (c > 0) forget_loads();
+    const PF row = b[c].at(k);
 SAPWOOD_UNROLL(16)
-    for (int r = 0; r < R; r++) {
-      const PF x = panel_all(a[r * a_stride + k]);
-SAPWOOD_UNROLL(4)
-      for (int c = 0; c < C; c++) acc[r][c] = fma(row[c], x, acc[r][c]);
-    }
+    for (int r = 0; r < R; r++) acc[r][c] = fma(row, panel_all(a[r * a_stride + k]), acc[r][c]);
   }
+}
+
+template <int R, int C, class Rows>
+SAPWOOD_INLINE void multiply(const Rows (&rows)[C], int k_count, const float* a, int64_t a_stride, PF (&acc)[R][C]) {
+  Rows b[C];
+SAPWOOD_UNROLL(4)
+  for (int c = 0; c < C; c++) b[c] = rows[c];
+  int k = 0;
+  for (; k + 8 <= k_count; k += 8) {  // a page has only 16 tokens: where a loop ends is hard to foresee
+SAPWOOD_UNROLL(8)
+    for (int j = 0; j < 8; j++) multiply_one(b, k + j, a, a_stride, acc);
+  }
+  for (; k < k_count; k++) multiply_one(b, k, a, a_stride, acc);
 }
 
 template <int R, int C>
 SAPWOOD_INLINE void clear(PF (&acc)[R][C]) {
+SAPWOOD_UNROLL(16)
   for (int r = 0; r < R; r++)
+SAPWOOD_UNROLL(4)
     for (int c = 0; c < C; c++) acc[r][c] = panel_zero();
 }
 
 template <int R, int C>
 SAPWOOD_INLINE void leave(const PF (&acc)[R][C], float* out, int64_t stride) {
+SAPWOOD_UNROLL(16)
   for (int r = 0; r < R; r++)
+SAPWOOD_UNROLL(4)
     for (int c = 0; c < C; c++) panel_store(out + r * stride + 16 * c, acc[r][c]);
 }
 
@@ -137,6 +159,17 @@ SAPWOOD_NOINLINE void weigh_tile(const ChunkArgs& args, const Page* pages, int i
   leave(acc, args.output + int64_t(i) * args.padded_dim + d, args.padded_dim);
 }
 
+// The highest tile as often as it fits, but where that leaves one or two vectors, whose sums would wait for each other, two tiles of
+// about the same height come last.
+template <int kHighest, class Run>
+SAPWOOD_INLINE void for_even_tiles(int count, Run&& f) {
+  for (int first = 0, rows; first < count; first += rows) {
+    const int left = count - first;
+    rows = left <= kHighest ? left : left <= kHighest + 2 ? kHighest * 2 / 3 : kHighest;
+    for_tiles<kHighest>(rows, [&](auto height, int i) { f(height, first + i); });
+  }
+}
+
 template <class Rows>
 void widen(const Rows& from, int count, float* to) {
   for (int k = 0; k < count; k++) panel_store(to + k * 16, from.at(k));
@@ -146,8 +179,8 @@ void fetch(const std::byte* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) prefetch(from + i);
 }
 
-// Scores of one vector -> weights e^(s-m) in place, exactly 0 where masked; gives m and l.
-void soften(const ChunkArgs& args, int i) {
+// Scores of one vector as the softmax takes them: capped, -inf where masked; gives m, -inf where it saw nothing.
+SAPWOOD_INLINE void mask(const ChunkArgs& args, int i) {
   float* s = args.scores + i * kChunkTokens;
   const int begin = args.first_page * kPageTokens, end = args.end_page * kPageTokens;
   const float masked = -std::numeric_limits<float>::infinity();
@@ -155,19 +188,22 @@ void soften(const ChunkArgs& args, int i) {
     for (int t = begin; t < end; t += 8) store(s + t, mul(all(args.soft_cap), tanh(div(load(s + t), all(args.soft_cap)))));
   for (int t = begin; t < args.low[i]; t++) s[t] = masked;
   for (int t = args.high[i] > begin ? args.high[i] : begin; t < end; t++) s[t] = masked;
-  F m = all(masked), l = zero();
+  F m = all(masked);
   for (int t = begin; t < end; t += 8) m = max(m, load(s + t));
-  const float largest = max_of(m);
-  args.maximum[i] = largest;
-  if (largest == masked) {  // saw nothing: weights 0, the fold skips it
-    for (int t = begin; t < end; t += 8) store(s + t, zero());
-    args.sum[i] = 0;
-    return;
-  }
-  for (int t = begin; t < end; t += 8) {
-    const F e = exp(sub(load(s + t), all(largest)));
-    store(s + t, e);
-    l = add(l, e);
+  args.maximum[i] = max_of(m);
+}
+
+// Masked scores of one vector -> weights e^(s-m) in place, exactly 0 where masked; gives l.
+SAPWOOD_INLINE void soften(const ChunkArgs& args, int i) {
+  float* s = args.scores + i * kChunkTokens;
+  const float masked = -std::numeric_limits<float>::infinity();
+  const F m = all(args.maximum[i] == masked ? 0 : args.maximum[i]);  // saw nothing: weights 0, the fold skips it
+  F l = zero();
+  for (int t = args.first_page * kPageTokens; t < args.end_page * kPageTokens; t += kPageTokens) {
+    F e[2] = {sub(load(s + t), m), sub(load(s + t + 8), m)};
+    exp(e);
+SAPWOOD_UNROLL(2)
+    for (int c = 0; c < 2; c++) store(s + t + 8 * c, e[c]), l = add(l, e[c]);
   }
   args.sum[i] = sum_of(l);
 }
@@ -189,13 +225,13 @@ void score_block(const ChunkArgs& args, const Page* pages, int page) {
     keys[c] = pages[page + c].keys();
     fetch_keys(args, page + C + c);
   }
-  for_tiles<kHighestTile / C>(args.count, [&](auto height, int i) { score_tile<height.value, C>(args, keys, i, page); });
+  for_even_tiles<kHighestTile / C>(args.count, [&](auto height, int i) { score_tile<height.value, C>(args, keys, i, page); });
   for (int c = 0; c < C; c++) fetch_values(args, page + c);
 }
 
 template <int C, class Page>
 void weigh_block(const ChunkArgs& args, const Page* pages, int d) {
-  for_tiles<kHighestTile / C>(args.count, [&](auto height, int i) { weigh_tile<height.value, C>(args, pages, i, d); });
+  for_even_tiles<kHighestTile / C>(args.count, [&](auto height, int i) { weigh_tile<height.value, C>(args, pages, i, d); });
 }
 
 // A page read by many vectors is widened to floats first: all of K, or 16 dimensions of V.
@@ -204,7 +240,7 @@ void score_widened(const ChunkArgs& args, const Page& page, int p) {
   const FloatRows keys[1] = {{args.page, kPageTokens}};
   fetch_keys(args, p + 1);
   widen(page.keys(), args.head_dim, args.page);
-  for_tiles<kHighestTile>(args.count, [&](auto height, int i) { score_tile<height.value, 1>(args, keys, i, p); });
+  for_even_tiles<kHighestTile>(args.count, [&](auto height, int i) { score_tile<height.value, 1>(args, keys, i, p); });
   fetch_values(args, p);
 }
 
@@ -226,7 +262,7 @@ void weigh_widened(const ChunkArgs& args, const Page* pages, int d) {
 template <class Page>
 void attend(const ChunkArgs& args) {
   Page pages[kChunkPages];
-  const bool widened = !Page::kIsWide && args.count >= kWidenFrom;
+  const bool widened = args.count >= Page::kWidenFrom;
   const int blocks = args.count <= kFewVectors ? kBlocks : 1;
   for (int p = args.first_page; p < args.end_page; p++) pages[p].open_keys(args, p);
   fetch_keys(args, args.first_page);
@@ -235,6 +271,7 @@ void attend(const ChunkArgs& args) {
     else if (widened) score_widened(args, pages[p], p), p++;
     else score_block<1>(args, pages, p), p++;
   }
+  for (int i = 0; i < args.count; i++) mask(args, i);
   for (int i = 0; i < args.count; i++) soften(args, i);
   for (int p = args.first_page; p < args.end_page; p++) pages[p].open_values(args);
   for (int d = 0; d < args.padded_dim;) {

@@ -33,6 +33,13 @@
 
 namespace sapwood::SAPWOOD_ISA {
 
+// What was loaded before is loaded again where it is used after, and takes no register meanwhile. AVX-512 has enough of them.
+#if defined(SAPWOOD_ISA_VNNI)
+SAPWOOD_INLINE void forget_loads() {}
+#else
+SAPWOOD_INLINE void forget_loads() { asm volatile("" ::: "memory"); }
+#endif
+
 // Exact dot products of unsigned codes of `kBits` bits with signed 8-bit codes, four per 32-bit lane and step.
 // Without a 4-way dot instruction pairs are added as int16 first: one pair is at most 2 * (2^bits - 1) * 127, so that
 // 8, 4 or 2 of them fit for 4, 5 or 6 bits before they must be widened.

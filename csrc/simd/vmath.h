@@ -7,20 +7,31 @@ namespace sapwood::SAPWOOD_ISA {
 
 // e^x with a relative error below 2e-7; exactly 0 below -87 (and for NaN), at most e^88 above 88.
 //   x = n ln2 + r, |r| <= ln2 / 2;  e^x = 2^n * polynomial(r)
+// In place and of several vectors at once, because the steps of one wait for each other.
+template <int count>
+SAPWOOD_INLINE void exp(F (&x)[count]) {
+  F r[count], p[count];
+SAPWOOD_UNROLL(4)
+  for (int i = 0; i < count; i++) {
+    const F bounded = max(min(x[i], all(88.f)), all(-87.f));
+    const F n = nearest(mul(bounded, all(1.44269504f)));
+    r[i] = fnma(n, all(0.693145752f), bounded);
+    r[i] = fnma(n, all(1.42860677e-6f), r[i]);
+    x[i] = zero_below(x[i], power_of_two(n), all(-87.f));
+    p[i] = all(1.f / 5040);
+  }
+SAPWOOD_UNROLL(7)
+  for (float factor : {1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1.f, 1.f})
+SAPWOOD_UNROLL(4)
+    for (int i = 0; i < count; i++) p[i] = fma(p[i], r[i], all(factor));
+SAPWOOD_UNROLL(4)
+  for (int i = 0; i < count; i++) x[i] = mul(p[i], x[i]);
+}
+
 SAPWOOD_INLINE F exp(F x) {
-  const F bounded = max(min(x, all(88.f)), all(-87.f));
-  const F n = nearest(mul(bounded, all(1.44269504f)));
-  F r = fnma(n, all(0.693145752f), bounded);
-  r = fnma(n, all(1.42860677e-6f), r);
-  F p = all(1.f / 5040);
-  p = fma(p, r, all(1.f / 720));
-  p = fma(p, r, all(1.f / 120));
-  p = fma(p, r, all(1.f / 24));
-  p = fma(p, r, all(1.f / 6));
-  p = fma(p, r, all(0.5f));
-  p = fma(p, r, all(1.f));
-  p = fma(p, r, all(1.f));
-  return zero_below(x, mul(p, power_of_two(n)), all(-87.f));
+  F one[1] = {x};
+  exp(one);
+  return one[0];
 }
 
 SAPWOOD_INLINE float exp(float x) {

@@ -145,7 +145,7 @@ TEST(attention_agrees_with_fp64) {
 
 TEST(attention_is_the_same_alone_batched_chunked_and_threaded) {
   for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI8})
-    for (const Model& m : {model_of(9, 3, 64), model_of(4, 2, 40, 33), model_of(4, 2, 64, 200, 10.f)}) {
+    for (const Model& m : {model_of(9, 3, 64), model_of(14, 2, 64), model_of(4, 2, 40, 33), model_of(4, 2, 64, 200, 10.f)}) {
       const std::vector<int> lengths{300, 17, 129, 1, 256};
       const World w(m, type, lengths, 0, 7);
       const size_t width = size_t(m.query_heads * m.head_dim);
@@ -211,16 +211,17 @@ TEST(plan_shares_exactly_the_common_whole_chunks) {
 }
 
 TEST(kernels_of_every_isa_attend_alike) {
-  for (KvType type : {KvType::kF16, KvType::kI8})
-    for (const Model& m : {model_of(6, 2, 64), model_of(3, 1, 40)}) {
-      const World w(m, type, {200}, 0, 3);
-      const auto best = step(w, {{0, 150, 200}}, 1);
-      select_kernels("portable");
-      const World stored_plainly(m, type, {200}, 0, 3);
-      const auto plain = step(stored_plainly, {{0, 150, 200}}, 1);
-      select_kernels("auto");
-      CHECK(test::same_bits(best.data(), plain.data(), best.size()));
-    }
+  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI8})
+    for (const Model& m : {model_of(6, 2, 64), model_of(3, 1, 40), model_of(7, 1, 64, 30)})
+      for (int first : {150, 197, 198, 199}) {  // passes of many vectors, and of few: each cut into other tiles
+        const World w(m, type, {200}, 0, 3);
+        const auto best = step(w, {{0, first, 200}}, 1);
+        select_kernels("portable");
+        const World stored_plainly(m, type, {200}, 0, 3);
+        const auto plain = step(stored_plainly, {{0, first, 200}}, 1);
+        select_kernels("auto");
+        CHECK(test::same_bits(best.data(), plain.data(), best.size()));
+      }
 }
 
 TEST(eight_bits_are_the_nearest_code_of_each_group) {
