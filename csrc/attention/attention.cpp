@@ -11,11 +11,13 @@ namespace sapwood {
 
 struct Attention::Scratch {  // one lane's; `vectors` = rows of a strip x heads of a group
   Array<float> queries, scores, page, part_max, part_sum, part_out, max, sum, out;
+  Array<const float*> part;  // where each vector's partial output lies
   Array<int> low, high;
   Scratch(const KvShape& kv, size_t vectors)
       : queries(vectors * size_t(kv.head_dim)), scores(vectors * kChunkTokens), page(size_t(attend_scratch(kv.head_dim))),
-        part_max(vectors), part_sum(vectors), part_out(vectors * size_t(kv.padded_dim())),
-        max(vectors), sum(vectors), out(vectors * size_t(kv.padded_dim())), low(vectors), high(vectors) {}
+        part_max(room(vectors)), part_sum(room(vectors)), part_out(vectors * size_t(kv.padded_dim())),
+        max(room(vectors)), sum(room(vectors)), out(vectors * size_t(kv.padded_dim())), part(vectors), low(vectors), high(vectors) {}
+  static size_t room(size_t vectors) { return size_t(fold_room(int(vectors))); }
 };
 
 Attention::Attention(const KvShape& kv, int query_heads, int lanes) : kv_(kv), query_heads_(query_heads) {
@@ -101,14 +103,12 @@ void Attention::run_strip(const Step& step, const Strip& strip, int kv_head, Scr
   for (int chunk = 0; chunk * kChunkTokens <= last_position; chunk++) {
     if (chunk >= ahead && !run_chunk(step, strip, kv_head, chunk, s)) continue;
     for (int i = 0; i < vectors; i++) {
-      const float* from = s.part_out.data() + int64_t(i) * padded;
-      float part_max = s.part_max[size_t(i)], part_sum = s.part_sum[size_t(i)];
-      if (chunk < ahead) {
-        from = partial(step, step.plan.rows()[size_t(strip.first + i / group_)], chunk, kv_head * group_ + i % group_);
-        part_max = from[padded], part_sum = from[padded + 1];
-      }
-      table.fold_partial({&s.max[size_t(i)], &s.sum[size_t(i)], s.out.data() + int64_t(i) * padded, part_max, part_sum, from, padded});
+      s.part[size_t(i)] = s.part_out.data() + int64_t(i) * padded;
+      if (chunk >= ahead) continue;
+      const float* from = partial(step, step.plan.rows()[size_t(strip.first + i / group_)], chunk, kv_head * group_ + i % group_);
+      s.part[size_t(i)] = from, s.part_max[size_t(i)] = from[padded], s.part_sum[size_t(i)] = from[padded + 1];
     }
+    table.fold_partials({vectors, padded, s.max.data(), s.sum.data(), s.out.data(), s.part_max.data(), s.part_sum.data(), s.part.data()});
   }
   for (int i = 0; i < vectors; i++) {
     const int64_t row = segment.first_row + first.row + i / group_;

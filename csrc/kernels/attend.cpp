@@ -287,20 +287,24 @@ void attend_chunk(const ChunkArgs& args) {
   else attend<FloatPage>(args);
 }
 
-void fold_partial(const FoldArgs& f) {
+void fold_partials(const FoldArgs& f) {
   const float nothing = -std::numeric_limits<float>::infinity();
-  if (f.part_maximum == nothing) return;
-  if (*f.maximum == nothing) {
-    *f.maximum = f.part_maximum, *f.sum = f.part_sum;
-    std::memcpy(f.output, f.part_output, size_t(f.padded_dim) * sizeof(float));
-    return;
+  for (int first = 0; first < f.count; first += 8) {
+    float seen[8], old_weights[8], new_weights[8];
+    const F before = load(f.maximum + first), part = load(f.part_maximum + first), m = max(before, part);
+    const F old_weight = exp(sub(before, m)), new_weight = exp(sub(part, m));
+    store(seen, before), store(old_weights, old_weight), store(new_weights, new_weight);
+    store(f.maximum + first, m);
+    store(f.sum + first, add(mul(load(f.sum + first), old_weight), mul(load(f.part_sum + first), new_weight)));
+    for (int j = 0; j < 8 && first + j < f.count; j++) {
+      const float* from = f.part_output[first + j];
+      float* to = f.output + int64_t(first + j) * f.padded_dim;
+      if (f.part_maximum[first + j] == nothing) continue;
+      if (seen[j] == nothing) std::memcpy(to, from, size_t(f.padded_dim) * sizeof(float));
+      else
+        for (int d = 0; d < f.padded_dim; d += 8) store(to + d, fma(load(from + d), all(new_weights[j]), mul(load(to + d), all(old_weights[j]))));
+    }
   }
-  const float m = *f.maximum > f.part_maximum ? *f.maximum : f.part_maximum;
-  const float old_weight = exp(*f.maximum - m), new_weight = exp(f.part_maximum - m);
-  *f.maximum = m;
-  *f.sum = *f.sum * old_weight + f.part_sum * new_weight;
-  for (int d = 0; d < f.padded_dim; d += 8)
-    store(f.output + d, fma(load(f.part_output + d), all(new_weight), mul(load(f.output + d), all(old_weight))));
 }
 
 // out[0..head_dim) = output / sum; 0 / 0 = NaN where a vector saw nothing, which only a broken plan can ask for.
@@ -314,7 +318,7 @@ void finish_vector(const float* output, float sum, int head_dim, float* out) {
 
 void fill_attention_kernels(KernelTable& table) {
   table.attend_chunk = attend_chunk;
-  table.fold_partial = fold_partial;
+  table.fold_partials = fold_partials;
   table.finish_vector = finish_vector;
 }
 

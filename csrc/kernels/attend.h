@@ -43,12 +43,14 @@ struct ChunkArgs {
   float *maximum, *sum, *output;        // [count], [count], [count][padded_dim]: the partial
 };
 
-// Folds one partial into the running state of a vector; both are (maximum, sum, output). A partial that saw nothing is skipped.
+// Folds a partial into the running state of each of `count` vectors; both are (maximum, sum, output). A partial that saw nothing
+// is skipped. Maxima and sums are read and written in eights: their arrays hold fold_room(count) numbers.
+constexpr int fold_room(int count) { return (count + 7) / 8 * 8; }
 struct FoldArgs {
-  float *maximum, *sum, *output;
-  float part_maximum, part_sum;
-  const float* part_output;
-  int padded_dim;
+  int count, padded_dim;
+  float *maximum, *sum, *output;             // [count], [count], [count][padded_dim]
+  const float *part_maximum, *part_sum;      // [count]
+  const float* const* part_output;           // [count]: each [padded_dim]
 };
 
 struct HeadArgs {  // one head of one row

@@ -68,7 +68,7 @@ struct KernelTable {
   void (*gelu_gate)(const float* gate, const float* up, int64_t k, const QuantizedRow& out);
   void (*add_rows)(float* residual, const float* delta, int64_t k);  // residual += delta
   void (*attend_chunk)(const ChunkArgs&);
-  void (*fold_partial)(const FoldArgs&);
+  void (*fold_partials)(const FoldArgs&);
   void (*finish_vector)(const float* output, float sum, int head_dim, float* out);
   void (*prepare_head)(const HeadArgs&);
   void (*store_token)(const StoreArgs&);
