@@ -6,27 +6,10 @@
 #include <vector>
 
 #include "kernels/attend.h"
+#include "linear/codes8.h"
 #include "linear/layout.h"
 
 namespace sapwood {
-
-// Where the largest number of a group of 32 stands out (its lead), it has two digits: 128 * high + codes8. `digits` holds `high`
-// in the byte of its place among the four numbers of K step `step`, so that one more dot product with that step's weight codes
-// adds it; 0 where no number stands out.
-struct Lead8 {
-  uint32_t digits;
-  int32_t step;  // 0..7
-};
-constexpr int kLedGroups = 64;  // groups per word of `led8`
-
-struct Codes8 {
-  int8_t* codes = nullptr;     // [row][padded K], +-127
-  Lead8* lead = nullptr;       // [row][groups]
-  uint64_t* led = nullptr;     // [row][led_words]: bit g % 64 of word g / 64 is set where group g has a lead
-  float* scale = nullptr;      // [row][groups]
-  float* sum = nullptr;        // [row][groups]: scale * sum of the group's codes, high digit included
-  float* half_sum = nullptr;   // [row][2 * groups]: the same for each half of 16
-};
 
 // Rows of activations in the forms that the linears read; see linear/activations.h for who owns the memory.
 struct ActivationView {

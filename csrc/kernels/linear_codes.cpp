@@ -6,14 +6,15 @@
 //
 //   tile of R rows x 16 columns, one group:     acc[r]
 //        activations  r: [a0 a1 a2 a3] broadcast to the columns
-//        x codes      of K step k                -> 16 int32 sums, exact
-//        + 128 * high digits of the rows' leads x codes of their K steps, where any row of the tile has one (Lead8)
-//        then, once per group, in fp32:         acc = acc + min * sum(a);  acc = acc + (dot * scale_a) * scale_w
-//        or with an offset:                     acc = acc + (dot * scale_a - offset * sum(a)) * scale_w
+//        x codes      of K step k, less the offset     -> sums, exact
+//        x factor     of the activations' group        -> 16 numbers, rounded once
+//        then, once per group, in fp32:         acc = acc + min * sum(a) where there is one;  acc = acc + dot * scale_w
+//        where a row of the tile has a lead:    acc = acc + (high digit x codes of its K step x factor) * 128 scale_w
+//   and at the end, once:                       out = acc * unit[r]
 //
-// Where the activations have a rest, its product is added by a second turn over the same groups.
-// Invariant: each output is one chain over ascending groups (of the rest after those of the first codes), identical for both ways, every R and every split of K into
-// chunks (between chunks the chain passes through memory unchanged).
+// Where the activations have a rest, its product is added by a second turn over the same groups, which begins with out / unit[r].
+// Invariant: each output is one chain over ascending groups (of the rest after those of the first codes), identical for both ways,
+// every R and every split of K into chunks (between chunks the chain passes through memory unchanged).
 #include <utility>
 
 #include "kernels/linear_codes.h"
@@ -24,49 +25,41 @@ namespace sapwood::SAPWOOD_ISA {
 namespace {
 
 constexpr int kStreamRows = 8, kStreamTile = 4, kChunkGroups = 24, kPrefetchBytes = 3840;
-constexpr int64_t kActivationBudget = 256 << 10;
+constexpr int64_t kActivationBudget = 384 << 10;
 
 template <class S>
 struct Panel {  // one unpacked group: 16 columns x 32 K
   float scale[S::kHalves][16];
-  float min[S::kOffset ? 0 : 16];
+  float min[S::kMin ? 16 : 0];
   alignas(64) uint8_t codes[512];
 };
 
 struct Rows {  // a tile's activations, at its first row and the current group
-  const int8_t* codes;
-  const Lead8* lead;
+  const Group8* groups;
   const uint64_t* led;  // at the first group of the matrix
-  const float *scale, *sum;
-  int64_t code_stride, group_stride, sum_stride, led_stride;
+  const float* unit;
+  int64_t stride, led_stride;
+  SAPWOOD_INLINE const Group8& at(int r) const { return groups[r * stride]; }
 };
 
-template <class S>
-SAPWOOD_INLINE Rows rows_at(const ActivationView& v, const Codes8& codes, int64_t row, int64_t group) {
-  const float* sums = S::kHalves == 2 ? codes.half_sum : codes.sum;
-  return {codes.codes + row * v.padded_k + group * kGroup, codes.lead + row * v.groups + group, codes.led + row * v.led_words,
-          codes.scale + row * v.groups + group, sums + (row * v.groups + group) * S::kHalves, v.padded_k, v.groups, v.groups * S::kHalves, v.led_words};
+SAPWOOD_INLINE Rows rows_at(const ActivationView& v, const Codes8& c, int64_t row, int64_t group) {
+  return {c.groups + row * v.groups + group, c.led + row * v.led_words, c.unit + row, v.groups, v.led_words};
 }
 
-template <class S>
-SAPWOOD_INLINE PF fold(PF acc, PI dot, PF scale, PF min, float activation_scale, float activation_sum) {
-  if constexpr (S::kOffset != 0) {
-    const PF shifted = fma(to_float(dot), panel_all(activation_scale), panel_all(activation_sum * -float(S::kOffset)));
-    return fma(shifted, scale, acc);
-  }
-  acc = fma(min, panel_all(activation_sum), acc);
-  return fma(mul(to_float(dot), panel_all(activation_scale)), scale, acc);
+template <int kOffset>
+SAPWOOD_INLINE int start_of(const DotStarts& starts, int half) {
+  return kOffset == 8 ? starts.of8 : kOffset == 16 ? starts.of16 : starts.of32[half];
 }
 
 template <class S, int... Ks>
-SAPWOOD_INLINE void unpack_codes(const Codes<S::kBits - 4>& codes, uint8_t* out, std::integer_sequence<int, Ks...>) {
-  (panel_store_int(out + Ks * 64, read_codes<S::kBits - 4, Ks>(codes)), ...);
+SAPWOOD_INLINE void unpack_codes(const Codes<S::kHigh>& codes, uint8_t* out, std::integer_sequence<int, Ks...>) {
+  (panel_store_int(out + Ks * 64, read_codes<S::kHigh, Ks>(codes)), ...);
 }
 
 template <class S>
 SAPWOOD_INLINE void unpack(const typename S::Block& block, int g, Panel<S>& panel) {
   for (int half = 0; half < S::kHalves; half++) panel_store(panel.scale[half], S::scale(block, g, half));
-  if constexpr (S::kOffset == 0) panel_store(panel.min, S::min(block, g));
+  if constexpr (S::kMin) panel_store(panel.min, S::min(block, g));
   unpack_codes<S>(S::codes(block, g), panel.codes, std::make_integer_sequence<int, 8>());
 }
 
@@ -82,7 +75,7 @@ class PanelReader {
   SAPWOOD_INLINE PI codes(int step) const { return panel_load_int(panel_->codes + step * 64); }
   SAPWOOD_INLINE PF scale(int half) const { return panel_load(panel_->scale[half]); }
   SAPWOOD_INLINE PF min() const {
-    if constexpr (S::kOffset == 0) return panel_load(panel_->min);
+    if constexpr (S::kMin) return panel_load(panel_->min);
     return panel_zero();
   }
   SAPWOOD_INLINE void fetch_ahead() {
@@ -103,8 +96,8 @@ class StreamReader {
  public:
   explicit StreamReader(const typename S::Block* block) : block_(block) {}
   template <int K>
-  SAPWOOD_INLINE PI codes() const { return read_codes<S::kBits - 4, K>(S::codes(*block_, group_)); }
-  SAPWOOD_INLINE PI codes(int step) const { return read_codes<S::kBits - 4>(S::codes(*block_, group_), step); }
+  SAPWOOD_INLINE PI codes() const { return read_codes<S::kHigh, K>(S::codes(*block_, group_)); }
+  SAPWOOD_INLINE PI codes(int step) const { return read_codes<S::kHigh>(S::codes(*block_, group_), step); }
   SAPWOOD_INLINE PF scale(int half) const { return S::scale(*block_, group_, half); }
   SAPWOOD_INLINE PF min() const { return S::min(*block_, group_); }
   SAPWOOD_INLINE void fetch_ahead() {
@@ -120,11 +113,17 @@ class StreamReader {
   int group_ = 0;
 };
 
-template <int K, int kStep, int kBits, int R, class Reader>
-SAPWOOD_INLINE void step(const Reader& reader, const Rows& rows, PanelDot<kBits> (&dots)[R]) {
+// K step K of a group, the first of its half where kStep is 0.
+template <class S, int K, int kStep, int R, class Reader>
+SAPWOOD_INLINE void step(const Reader& reader, const Rows& rows, PanelDot (&dots)[R]) {
   const PI codes = reader.template codes<K>();
 SAPWOOD_UNROLL(16)
-  for (int r = 0; r < R; r++) dots[r].add(kStep, codes, *reinterpret_cast<const int8_t(*)[4]>(rows.codes + r * rows.code_stride + 4 * K));
+  for (int r = 0; r < R; r++) {
+    const auto& four = *reinterpret_cast<const int8_t(*)[4]>(rows.at(r).codes + 4 * K);
+    if constexpr (kStep > 0) dots[r].add(codes, four);
+    else if constexpr (S::kOffset == 0) dots[r].open(codes, four);
+    else dots[r].open(codes, four, start_of<S::kOffset>(rows.at(r).starts, K / 4));
+  }
 }
 
 // Bit 0: whether any of the tile's rows has a lead in `group`; the bits above it: in the groups that follow, up to a word's end.
@@ -135,57 +134,67 @@ SAPWOOD_INLINE uint64_t led_from(const Rows& rows, int64_t group) {
   return any >> group % kLedGroups;
 }
 
-// The high digit of each row's lead, where it lies in this part of the group.
+// The high digits of the rows whose leads lie in this part of the group, 128 times; of the others 0, which changes nothing.
 template <class S, int kHalf, int R, class Reader>
-SAPWOOD_INLINE void add_leads(const Reader& reader, const Rows& rows, int64_t g, PanelDot<S::kBits> (&dots)[R]) {
+SAPWOOD_INLINE void add_leads(const Reader& reader, const Rows& rows, PF (&acc)[R]) {
+  const PF scale = mul(reader.scale(kHalf), panel_all(128.f));
 SAPWOOD_UNROLL(16)
   for (int r = 0; r < R; r++) {
-    const Lead8* lead = rows.lead + r * rows.group_stride + g;
-    if constexpr (S::kHalves == 1) {
-      dots[r].add_high(reader.codes(lead->step), panel_broadcast4(&lead->digits));
-    } else {
-      const uint32_t here = lead->step / 4 == kHalf ? lead->digits : 0;
-      dots[r].add_high(reader.codes(lead->step), panel_broadcast4(&here));
-    }
+    const Group8& group = rows.at(r);
+    if (group.high == 0) continue;
+    const int high = S::kHalves == 1 || group.lead / 16 == kHalf ? group.high : 0;
+    const uint32_t digits = uint32_t(uint8_t(high)) << 8 * (group.lead % 4);
+    acc[r] = fma(PanelDot::lead<S::kOffset>(reader.codes(group.lead / 4), panel_broadcast4(&digits), high, group.factor), scale, acc[r]);
   }
 }
 
 // One scale's worth of a group: all of it, or half `kHalf` of it.
 template <class S, int kHalf, int R, class Reader, int... Ks>
-SAPWOOD_INLINE void half_group(const Reader& reader, const Rows& rows, int64_t g, bool led, PF (&acc)[R], std::integer_sequence<int, Ks...>) {
+SAPWOOD_INLINE void half_group(const Reader& reader, const Rows& rows, bool led, PF (&acc)[R], std::integer_sequence<int, Ks...>) {
   constexpr int kFirst = kHalf * int(sizeof...(Ks));
-  PanelDot<S::kBits> dots[R];
-  (step<kFirst + Ks, Ks>(reader, rows, dots), ...);
-  if (led) add_leads<S, kHalf>(reader, rows, g, dots);
+  PanelDot dots[R];
+  (step<S, kFirst + Ks, Ks>(reader, rows, dots), ...);
   const PF scale = reader.scale(kHalf), min = reader.min();
 SAPWOOD_UNROLL(16)
   for (int r = 0; r < R; r++) {
-    const float sum = rows.sum[r * rows.sum_stride + g * S::kHalves + kHalf];
-    acc[r] = fold<S>(acc[r], dots[r].total, scale, min, rows.scale[r * rows.group_stride + g], sum);
+    if constexpr (S::kMin) acc[r] = fma(min, panel_all(rows.at(r).sum), acc[r]);
+    acc[r] = fma(dots[r].scaled(rows.at(r).factor), scale, acc[r]);
   }
+  if (led) add_leads<S, kHalf>(reader, rows, acc);
 }
 
+struct Part {  // groups [first, first + count) of a matrix, and whether the activations' rest is being added
+  int64_t first, count;
+  bool rest, last;
+};
+
 template <class S, int R, class Reader>
-SAPWOOD_NOINLINE void tile(Reader reader, bool fresh, int64_t first, int64_t groups, Rows rows, float* out, int64_t stride) {
+SAPWOOD_NOINLINE void tile(Reader reader, const Part& part, Rows rows, float* out, int64_t stride) {
   using Steps = std::make_integer_sequence<int, 8 / S::kHalves>;
   PF acc[R];
-  for (int r = 0; r < R; r++) acc[r] = fresh ? panel_zero() : panel_load(out + r * stride);
-  if (fresh)
-    for (int r = 0; r < R; r++) prefetch(out + r * stride);  // a line that is not there when it is written stops the stores behind it
-  uint64_t led = led_from<R>(rows, first);
-  for (int64_t g = 0; g < groups; g++, rows.codes += kGroup, led >>= 1) {
-    if ((first + g) % kLedGroups == 0) led = led_from<R>(rows, first + g);
+  for (int r = 0; r < R; r++) {
+    if (part.first == 0 && !part.rest) {
+      acc[r] = panel_zero();
+      prefetch(out + r * stride);  // a line that is not there when it is written stops the stores behind it
+    } else {
+      acc[r] = panel_load(out + r * stride);
+      if (part.first == 0) acc[r] = mul(acc[r], panel_all(1.f / rows.unit[r]));
+    }
+  }
+  uint64_t led = led_from<R>(rows, part.first);
+  for (int64_t g = 0; g < part.count; g++, rows.groups++, led >>= 1) {
+    if ((part.first + g) % kLedGroups == 0) led = led_from<R>(rows, part.first + g);
     reader.fetch_ahead();
-    half_group<S, 0>(reader, rows, g, led & 1, acc, Steps());
-    if constexpr (S::kHalves == 2) half_group<S, 1>(reader, rows, g, led & 1, acc, Steps());
+    half_group<S, 0>(reader, rows, led & 1, acc, Steps());
+    if constexpr (S::kHalves == 2) half_group<S, 1>(reader, rows, led & 1, acc, Steps());
     reader.advance();
   }
-  for (int r = 0; r < R; r++) panel_store(out + r * stride, acc[r]);
+  for (int r = 0; r < R; r++) panel_store(out + r * stride, part.last ? mul(acc[r], panel_all(rows.unit[r])) : acc[r]);
 }
 
 // All rows of one block over one panel, K in chunks that fit L1 after unpacking.
 template <class S>
-void unpacked_panel(const LinearArgs& args, const Codes8& codes, bool fresh, const typename S::Block* blocks, int first_row, int rows, const PanelOut& to) {
+void unpacked_panel(const LinearArgs& args, const Codes8& codes, bool rest, const typename S::Block* blocks, int first_row, int rows, const PanelOut& to) {
   alignas(64) static thread_local Panel<S> scratch[kChunkGroups];
   const int64_t groups = args.input.groups;
   const int group_bytes = int(sizeof(*blocks) / S::kBlockGroups);
@@ -195,17 +204,19 @@ void unpacked_panel(const LinearArgs& args, const Codes8& codes, bool fresh, con
     const auto* next = reinterpret_cast<const std::byte*>(blocks) + (g0 + count) * group_bytes;
     for_tiles<kHighestTile>(rows, [&](auto height, int row) {
       const PanelReader<S> reader(scratch, row == 0 ? next : nullptr, group_bytes);
-      tile<S, height.value>(reader, fresh && g0 == 0, g0, count, rows_at<S>(args.input, codes, first_row + row, g0), to.out + row * to.stride, to.stride);
+      const Part part{g0, count, rest, g0 + count == groups};
+      tile<S, height.value>(reader, part, rows_at(args.input, codes, first_row + row, g0), to.out + row * to.stride, to.stride);
     });
   }
 }
 
-// All rows of one block over one panel: the whole product with these codes, or (not `fresh`) added to what `to` holds.
+// All rows of one block over one panel: the whole product with these codes, or (of the rest) added to what `to` holds.
 template <class S>
-void add_panel(const LinearArgs& args, const Codes8& codes, bool fresh, const typename S::Block* blocks, int first_row, int rows, const PanelOut& to) {
-  if (args.rows > kStreamRows) return unpacked_panel<S>(args, codes, fresh, blocks, first_row, rows, to);
+void add_panel(const LinearArgs& args, const Codes8& codes, bool rest, const typename S::Block* blocks, int first_row, int rows, const PanelOut& to) {
+  if (args.rows > kStreamRows) return unpacked_panel<S>(args, codes, rest, blocks, first_row, rows, to);
   for_tiles<kStreamTile>(rows, [&](auto height, int row) {
-    tile<S, height.value>(StreamReader<S>(blocks), fresh, 0, args.input.groups, rows_at<S>(args.input, codes, row, 0), to.out + row * to.stride, to.stride);
+    const Part part{0, args.input.groups, rest, true};
+    tile<S, height.value>(StreamReader<S>(blocks), part, rows_at(args.input, codes, row, 0), to.out + row * to.stride, to.stride);
   });
 }
 
@@ -213,7 +224,7 @@ template <class S>
 void linear(const LinearArgs& args) {
   const int64_t blocks_per_panel = args.input.groups / S::kBlockGroups;
   const auto* weights = reinterpret_cast<const typename S::Block*>(args.weights);
-  int block_rows = row_block(kActivationBudget, args.input.padded_k);
+  int block_rows = row_block(kActivationBudget, args.input.groups * int64_t(sizeof(Group8)));
   if (block_rows > PanelOut::kMaxRows) block_rows = PanelOut::kMaxRows;
   alignas(64) static thread_local float spill[PanelOut::kMaxRows * kPanelColumns];
   for (int first = 0; first < args.rows; first += block_rows) {
@@ -221,8 +232,8 @@ void linear(const LinearArgs& args) {
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel++) {
       const auto* blocks = weights + panel * blocks_per_panel;
       const PanelOut to(args, panel, first, rows, spill);
-      add_panel<S>(args, args.input.first, true, blocks, first, rows, to);
-      if (args.input.rest.codes != nullptr) add_panel<S>(args, args.input.rest, false, blocks, first, rows, to);
+      add_panel<S>(args, args.input.first, false, blocks, first, rows, to);
+      if (args.input.rest.groups != nullptr) add_panel<S>(args, args.input.rest, true, blocks, first, rows, to);
       to.finish();
     }
   }

@@ -1,6 +1,6 @@
 // Owns: how each packed layout of unsigned 4-, 5- and 6-bit codes is read: scales of a column half, and vectors of codes.
-// Invariant: scale and minimum are exact in fp32 (11-bit significands times 6- or 8-bit integers), so it does not matter
-//            whether a kernel reads the block directly or through an unpacked panel.
+// Invariant: scales, and the minima of 4 bits, are exact in fp32 (11-bit significands times 6- or 8-bit integers); the minima of
+//            5 bits are rounded once. So it does not matter whether a kernel reads the block directly or through an unpacked panel.
 #pragma once
 #include "linear/layout.h"
 #include "simd/panel.h"
@@ -27,12 +27,19 @@ SAPWOOD_INLINE PI read_codes(const Codes<kHighBits>& codes, int step) {
   return v;
 }
 
-// A scheme: kBits; kHalves scales per group; kOffset > 0 where w = scale * (code - kOffset), 0 where a minimum is stored;
-// kBlockGroups groups per block.
+// A scheme: w = scale * (code - kOffset) + (kMin: a minimum); kHalves scales per group; kBlockGroups groups per block.
+// Codes of 5 bits have an offset also where the file stores a minimum, which is then that of code 16: their sums would not fit 16 bits.
+template <int kOffset>
+SAPWOOD_INLINE PF min_of_offset(PF min, PF scale) {
+  if constexpr (kOffset == 0) return min;
+  return fma(scale, panel_all(float(kOffset)), min);
+}
+
 template <int kHighBits>
 struct OffsetScheme {
   using Block = OffsetBlock<kHighBits>;
-  static constexpr int kBits = 4 + kHighBits, kHalves = 1, kOffset = 8 << kHighBits, kBlockGroups = 1;
+  static constexpr int kHigh = kHighBits, kHalves = 1, kOffset = 8 << kHighBits, kBlockGroups = 1;
+  static constexpr bool kMin = false;
   static SAPWOOD_INLINE const Codes<kHighBits>& codes(const Block& b, int) { return b.codes; }
   static SAPWOOD_INLINE PF scale(const Block& b, int, int) { return panel_load_half(b.scale); }
   static SAPWOOD_INLINE PF min(const Block&, int) { return panel_zero(); }
@@ -40,22 +47,27 @@ struct OffsetScheme {
 template <int kHighBits>
 struct MinScheme {
   using Block = MinBlock<kHighBits>;
-  static constexpr int kBits = 4 + kHighBits, kHalves = 1, kOffset = 0, kBlockGroups = 1;
+  static constexpr int kHigh = kHighBits, kHalves = 1, kOffset = 16 * kHighBits, kBlockGroups = 1;
+  static constexpr bool kMin = true;
   static SAPWOOD_INLINE const Codes<kHighBits>& codes(const Block& b, int) { return b.codes; }
   static SAPWOOD_INLINE PF scale(const Block& b, int, int) { return panel_load_half(b.scale); }
-  static SAPWOOD_INLINE PF min(const Block& b, int) { return panel_load_half(b.min); }
+  static SAPWOOD_INLINE PF min(const Block& b, int) { return min_of_offset<kOffset>(panel_load_half(b.min), panel_load_half(b.scale)); }
 };
 template <int kHighBits>
 struct SuperScheme {
   using Block = SuperBlock<kHighBits>;
-  static constexpr int kBits = 4 + kHighBits, kHalves = 1, kOffset = 0, kBlockGroups = kSuperGroups;
+  static constexpr int kHigh = kHighBits, kHalves = 1, kOffset = 16 * kHighBits, kBlockGroups = kSuperGroups;
+  static constexpr bool kMin = true;
   static SAPWOOD_INLINE const Codes<kHighBits>& codes(const Block& b, int g) { return b.codes[g]; }
   static SAPWOOD_INLINE PF scale(const Block& b, int g, int) { return mul(panel_load_half(b.scale), panel_load_u8(b.scales[g])); }
-  static SAPWOOD_INLINE PF min(const Block& b, int g) { return negate(mul(panel_load_half(b.min), panel_load_u8(b.mins[g]))); }
+  static SAPWOOD_INLINE PF min(const Block& b, int g) {
+    return min_of_offset<kOffset>(negate(mul(panel_load_half(b.min), panel_load_u8(b.mins[g]))), scale(b, g, 0));
+  }
 };
 struct SixScheme {
   using Block = SixBlock;
-  static constexpr int kBits = 6, kHalves = 2, kOffset = 32, kBlockGroups = kSuperGroups;
+  static constexpr int kHigh = 2, kHalves = 2, kOffset = 32, kBlockGroups = kSuperGroups;
+  static constexpr bool kMin = false;
   static SAPWOOD_INLINE const Codes<2>& codes(const Block& b, int g) { return b.codes[g]; }
   static SAPWOOD_INLINE PF scale(const Block& b, int g, int half) {
     return mul(panel_load_half(b.scale), panel_load_s8(b.scales[g][half]));

@@ -17,14 +17,12 @@ Activations::Activations(int64_t max_rows, int64_t k, unsigned want)
 }
 
 Activations::Memory8 Activations::memory8() const {
-  const size_t rows = size_t(max_rows_), grouped = rows * size_t(groups_);
-  return {Array<int8_t>(rows * size_t(padded_k_)), Array<Lead8>(grouped), Array<uint64_t>(rows * size_t(led_words_)),
-          Array<float>(grouped), Array<float>(grouped), Array<float>(2 * grouped)};
+  const size_t rows = size_t(max_rows_);
+  return {Array<Group8>(rows * size_t(groups_)), Array<uint64_t>(rows * size_t(led_words_)), Array<float>(rows)};
 }
 
 Codes8 Activations::codes8(const Memory8& m, int64_t row) const {
-  return {m.codes.data() + row * padded_k_, m.lead.data() + row * groups_, m.led.data() + row * led_words_,
-          m.scale.data() + row * groups_, m.sum.data() + row * groups_, m.half_sum.data() + 2 * row * groups_};
+  return {m.groups.data() + row * groups_, m.led.data() + row * led_words_, m.unit.data() + row};
 }
 
 ActivationView Activations::view(int64_t first_row) const {

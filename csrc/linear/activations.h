@@ -19,10 +19,9 @@ class Activations {
 
  private:
   struct Memory8 {
-    Array<int8_t> codes;
-    Array<Lead8> lead;
+    Array<Group8> groups;
     Array<uint64_t> led;
-    Array<float> scale, sum, half_sum;
+    Array<float> unit;
   };
   Memory8 memory8() const;
   Codes8 codes8(const Memory8& memory, int64_t row) const;

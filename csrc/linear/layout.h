@@ -16,10 +16,12 @@
 #pragma once
 #include <cstdint>
 
+#include "linear/codes8.h"
+
 namespace sapwood {
 
 constexpr int kPackedVersion = 1;  // raise it whenever a layout changes: packed weights are kept on disk
-constexpr int kPanelColumns = 16, kGroup = 32, kSuperGroups = 8;
+constexpr int kPanelColumns = 16, kSuperGroups = 8;
 
 enum class Layout : uint8_t {
   kU4Offset, kU4Min, kU4Super, kU5Offset, kU5Min, kU5Super, kU6Super, kS8, kF16, kBF16, kF32,

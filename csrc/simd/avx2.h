@@ -48,13 +48,22 @@ SAPWOOD_INLINE float largest_magnitude(F v) {
   a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0x4e));
   return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(a, _mm_shuffle_epi32(a, 0xb1))));
 }
+// Lane i: the largest magnitude in numbers[8 * i .. 8 * i + 8), none of which is negative.
+SAPWOOD_INLINE F largest_of_each(const float* numbers) {
+  F v[8];
+  for (int i = 0; i < 8; i++) v[i] = load(numbers + 8 * i);
+  for (int i = 0; i < 4; i++)  // halves of i and i + 4 side by side
+    v[i] = max_magnitude(_mm256_permute2f128_ps(v[i], v[i + 4], 0x20), _mm256_permute2f128_ps(v[i], v[i + 4], 0x31));
+  for (int i = 0; i < 2; i++) v[i] = max_magnitude(_mm256_unpacklo_ps(v[i], v[i + 2]), _mm256_unpackhi_ps(v[i], v[i + 2]));
+  return max_magnitude(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
+}
 SAPWOOD_INLINE unsigned lanes_above(F a, F b) {  // bit i: lane i of a is larger, compared as bits; both non-negative or NaN
   return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)))));
 }
-SAPWOOD_INLINE F without_lane(F a, int lane) {  // 0 there; unchanged where lane is outside 0..7
-  const I each = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(each, _mm256_set1_epi32(lane))), a);
+SAPWOOD_INLINE I is_lane(int lane) {  // all bits there, none elsewhere; none at all where it is outside 0..7
+  return _mm256_cmpeq_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(lane));
 }
+SAPWOOD_INLINE F without_lane(F a, int lane) { return _mm256_andnot_ps(_mm256_castsi256_ps(is_lane(lane)), a); }
 SAPWOOD_INLINE F negate(F a) { return _mm256_xor_ps(a, all(-0.f)); }
 SAPWOOD_INLINE F abs(F a) { return _mm256_andnot_ps(all(-0.f), a); }
 SAPWOOD_INLINE F zero_below(F a, F value, F bound) {  // value where a >= bound, else exactly 0 (NaN in a gives 0)
@@ -86,6 +95,7 @@ SAPWOOD_INLINE I broadcast4(const void* p) {  // the same 4 bytes in every 32-bi
 }
 SAPWOOD_INLINE I all8(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
 SAPWOOD_INLINE I all16(int v) { return _mm256_set1_epi16(static_cast<short>(v)); }
+SAPWOOD_INLINE I all32(int v) { return _mm256_set1_epi32(v); }
 SAPWOOD_INLINE I ones16() { return _mm256_set1_epi16(1); }
 SAPWOOD_INLINE I bit_and(I a, I b) { return _mm256_and_si256(a, b); }
 SAPWOOD_INLINE I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
@@ -96,12 +106,11 @@ SAPWOOD_INLINE I shift16(I a) {  // left by n bits, right for negative n, within
   else return a;
 }
 SAPWOOD_INLINE I shift16_right(I a, int n) { return _mm256_srl_epi16(a, _mm_cvtsi32_si128(n)); }
-template <int n>
-SAPWOOD_INLINE I shift32_left(I a) { return _mm256_slli_epi32(a, n); }
 SAPWOOD_INLINE I maddubs(I u, I s) { return _mm256_maddubs_epi16(u, s); }
 SAPWOOD_INLINE I madd16(I a, I b) { return _mm256_madd_epi16(a, b); }
 SAPWOOD_INLINE I add16(I a, I b) { return _mm256_add_epi16(a, b); }
 SAPWOOD_INLINE I add32(I a, I b) { return _mm256_add_epi32(a, b); }
+SAPWOOD_INLINE I sub32(I a, I b) { return _mm256_sub_epi32(a, b); }
 SAPWOOD_INLINE F to_float(I a) { return _mm256_cvtepi32_ps(a); }
 SAPWOOD_INLINE I to_int(F a) { return _mm256_cvtps_epi32(a); }  // nearest, ties to even
 SAPWOOD_INLINE int sum_of_int(I v) {
@@ -110,7 +119,22 @@ SAPWOOD_INLINE int sum_of_int(I v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 0xb1)));
 }
 SAPWOOD_INLINE I pack16(I a, I b) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8); }  // 8 + 8 int32 -> int16
-SAPWOOD_INLINE I pack8(I a, I b) { return _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8); }   // 16 + 16 int16 -> int8
+SAPWOOD_INLINE I pack8(const I (&c)[4]) {  // 4 x 8 int32 -> int8; packing keeps to its half of a vector, so 32 bits of each come in turn
+  const I packed = _mm256_packs_epi16(_mm256_packs_epi32(c[0], c[1]), _mm256_packs_epi32(c[2], c[3]));
+  return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+// A lane of 32 bits has the sums of numbers 4i, 4i + 1 and of 4i + 2, 4i + 3.
+SAPWOOD_INLINE int pair_starts(I codes, DotStarts& starts) {
+  I pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
+  pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
+  pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0xb1));
+  const __m128i first = _mm256_castsi256_si128(pairs), second = _mm256_extracti128_si256(pairs, 1), whole = _mm_add_epi16(first, second);
+  const __m128i each = _mm_blend_epi16(whole, _mm_unpacklo_epi32(first, second), 0xf0);  // whole, whole, first, second
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(&starts), _mm_mullo_epi16(each, _mm_setr_epi16(-8, -8, -16, -16, -32, -32, -32, -32)));
+  const int both = _mm_cvtsi128_si32(whole);
+  return int16_t(both) + (both >> 16);
+}
 
 #if defined(SAPWOOD_ISA_VNNI)
 #define SAPWOOD_HAS_DOT4 1

@@ -56,6 +56,11 @@ SAPWOOD_INLINE F max_magnitude(F a, F b) {
   return {from_bits(larger_bits(a.v[0], b.v[0])), from_bits(larger_bits(a.v[1], b.v[1]))};
 }
 SAPWOOD_INLINE float largest_magnitude(F a) { return std::bit_cast<float>(vmaxvq_s32(larger_bits(a.v[0], a.v[1]))); }
+SAPWOOD_INLINE F largest_of_each(const float* numbers) {
+  float each[8];
+  for (int i = 0; i < 8; i++) each[i] = largest_magnitude(load(numbers + 8 * i));
+  return load(each);
+}
 SAPWOOD_INLINE unsigned lanes_above(F a, F b) {
   const uint32x4_t low = {1, 2, 4, 8}, high = {16, 32, 64, 128};
   const uint32x4_t above_low = vcgtq_s32(bits_of(a.v[0]), bits_of(b.v[0])), above_high = vcgtq_s32(bits_of(a.v[1]), bits_of(b.v[1]));
@@ -64,9 +69,13 @@ SAPWOOD_INLINE unsigned lanes_above(F a, F b) {
 SAPWOOD_INLINE float32x4_t keep_where(uint32x4_t mask, float32x4_t a) {
   return vreinterpretq_f32_u32(vandq_u32(mask, vreinterpretq_u32_f32(a)));
 }
+SAPWOOD_INLINE I is_lane(int lane) {
+  const int32x4_t low = {0, 1, 2, 3}, high = {4, 5, 6, 7}, there = vdupq_n_s32(lane);
+  return {vreinterpretq_s32_u32(vceqq_s32(low, there)), vreinterpretq_s32_u32(vceqq_s32(high, there))};
+}
 SAPWOOD_INLINE F without_lane(F a, int lane) {
-  const int32x4_t low = {0, 1, 2, 3}, high = {4, 5, 6, 7}, gone = vdupq_n_s32(lane);
-  return {keep_where(vmvnq_u32(vceqq_s32(low, gone)), a.v[0]), keep_where(vmvnq_u32(vceqq_s32(high, gone)), a.v[1])};
+  const I gone = is_lane(lane);
+  return {from_bits(vbicq_s32(bits_of(a.v[0]), gone.v[0])), from_bits(vbicq_s32(bits_of(a.v[1]), gone.v[1]))};
 }
 SAPWOOD_INLINE F negate(F a) { return {vnegq_f32(a.v[0]), vnegq_f32(a.v[1])}; }
 SAPWOOD_INLINE F abs(F a) { return {vabsq_f32(a.v[0]), vabsq_f32(a.v[1])}; }
@@ -108,6 +117,7 @@ SAPWOOD_INLINE B broadcast4(const void* p) {
   std::memcpy(&word, p, 4);
   return vcreate_s32(word);
 }
+SAPWOOD_INLINE I all32(int x) { return {vdupq_n_s32(x), vdupq_n_s32(x)}; }
 SAPWOOD_INLINE I all8(int x) { return {from_bytes(vdupq_n_s8(int8_t(x))), from_bytes(vdupq_n_s8(int8_t(x)))}; }
 SAPWOOD_INLINE I bit_and(I a, I b) { return {vandq_s32(a.v[0], b.v[0]), vandq_s32(a.v[1], b.v[1])}; }
 SAPWOOD_INLINE I bit_or(I a, I b) { return {vorrq_s32(a.v[0], b.v[0]), vorrq_s32(a.v[1], b.v[1])}; }
@@ -123,9 +133,8 @@ SAPWOOD_INLINE int32x4_t shift16_right(int32x4_t a, int n) {
   return vreinterpretq_s32_u16(vshlq_u16(vreinterpretq_u16_s32(a), vdupq_n_s16(int16_t(-n))));
 }
 SAPWOOD_INLINE I shift16_right(I a, int n) { return {shift16_right(a.v[0], n), shift16_right(a.v[1], n)}; }
-template <int n>
-SAPWOOD_INLINE I shift32_left(I a) { return {vshlq_n_s32(a.v[0], n), vshlq_n_s32(a.v[1], n)}; }
 SAPWOOD_INLINE I add32(I a, I b) { return {vaddq_s32(a.v[0], b.v[0]), vaddq_s32(a.v[1], b.v[1])}; }
+SAPWOOD_INLINE I sub32(I a, I b) { return {vsubq_s32(a.v[0], b.v[0]), vsubq_s32(a.v[1], b.v[1])}; }
 SAPWOOD_INLINE F to_float(I a) { return {vcvtq_f32_s32(a.v[0]), vcvtq_f32_s32(a.v[1])}; }
 SAPWOOD_INLINE int32x4_t to_int(float32x4_t a) {  // the instruction saturates and makes 0 of NaN; here both must be INT_MIN
   return vbslq_s32(vcaltq_f32(a, vdupq_n_f32(0x1p31f)), vcvtnq_s32_f32(a), vdupq_n_s32(INT32_MIN));
@@ -137,7 +146,7 @@ SAPWOOD_INLINE I pack16(I a, I b) { return {pack16(a), pack16(b)}; }
 SAPWOOD_INLINE int32x4_t pack8(I a) {
   return from_bytes(vqmovn_high_s16(vqmovn_s16(vreinterpretq_s16_s32(a.v[0])), vreinterpretq_s16_s32(a.v[1])));
 }
-SAPWOOD_INLINE I pack8(I a, I b) { return {pack8(a), pack8(b)}; }
+SAPWOOD_INLINE I pack8(const I (&c)[4]) { return {pack8(pack16(c[0], c[1])), pack8(pack16(c[2], c[3]))}; }
 
 #define SAPWOOD_HAS_DOT4 1
 SAPWOOD_INLINE int32x4_t dot4(int32x4_t sum, int32x4_t codes, B four) {  // the codes are below 128, so they may be read as signed

@@ -50,17 +50,18 @@ SAPWOOD_INLINE PI shift16(PI a) {
 }
 SAPWOOD_INLINE PI shift16_right(PI a, int n) { return _mm512_srl_epi16(a, _mm_cvtsi32_si128(n)); }
 
-template <int kBits>
 struct PanelDot {  // Dot of simd.h, 16 columns
   PI total;
   // The four numbers are broadcast by the instruction itself, which the compiler does not find.
-  SAPWOOD_INLINE void add(int step, PI codes, const int8_t (&activations)[4]) {
-    if (step == 0) total = _mm512_setzero_si512();
+  SAPWOOD_INLINE void add(PI codes, const int8_t (&activations)[4]) {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(total) : "v"(codes), "m"(activations));
   }
-  SAPWOOD_INLINE void add_high(PI codes, PB digits) {
-    const PI high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, digits);  // fits 16 bits: the lower half of each lane
-    total = _mm512_dpwssd_epi32(total, high, _mm512_set1_epi32(128));
+  SAPWOOD_INLINE void open(PI codes, const int8_t (&activations)[4]) { total = _mm512_setzero_si512(), add(codes, activations); }
+  SAPWOOD_INLINE void open(PI codes, const int8_t (&activations)[4], int start) { total = _mm512_set1_epi32(start), add(codes, activations); }
+  SAPWOOD_INLINE PF scaled(const Factor8& factor) const { return mul(to_float(total), panel_all(factor.number)); }
+  template <int kOffset>
+  static SAPWOOD_INLINE PF lead(PI codes, PB digits, int high, const Factor8& factor) {
+    return mul(to_float(_mm512_dpbusd_epi32(_mm512_set1_epi32(-kOffset * high), codes, digits)), panel_all(factor.number));
   }
 };
 struct PanelDotWide {  // DotWide of simd.h, 16 columns
@@ -103,16 +104,24 @@ template <int n>
 SAPWOOD_INLINE PI shift16(PI a) { return {shift16<n>(a.half[0]), shift16<n>(a.half[1])}; }
 SAPWOOD_INLINE PI shift16_right(PI a, int n) { return {shift16_right(a.half[0], n), shift16_right(a.half[1], n)}; }
 
-template <int kBits>
 struct PanelDot {
-  PI total;
-  Dot<kBits> half[2];
-  SAPWOOD_INLINE void add(int step, PI codes, const int8_t (&activations)[4]) {
+  Dot half[2];
+  SAPWOOD_INLINE void open(PI codes, const int8_t (&activations)[4]) {
     const PB four = panel_broadcast4(activations);
-    for (int c = 0; c < 2; c++) half[c].add(step, codes.half[c], four), total.half[c] = half[c].total;
+    for (int c = 0; c < 2; c++) half[c].open(codes.half[c], four);
   }
-  SAPWOOD_INLINE void add_high(PI codes, PB digits) {
-    for (int c = 0; c < 2; c++) half[c].add_high(codes.half[c], digits), total.half[c] = half[c].total;
+  SAPWOOD_INLINE void open(PI codes, const int8_t (&activations)[4], int start) {
+    const PB four = panel_broadcast4(activations);
+    for (int c = 0; c < 2; c++) half[c].open(codes.half[c], four, start);
+  }
+  SAPWOOD_INLINE void add(PI codes, const int8_t (&activations)[4]) {
+    const PB four = panel_broadcast4(activations);
+    for (int c = 0; c < 2; c++) half[c].add(codes.half[c], four);
+  }
+  SAPWOOD_INLINE PF scaled(const Factor8& factor) const { return {half[0].scaled(factor), half[1].scaled(factor)}; }
+  template <int kOffset>
+  static SAPWOOD_INLINE PF lead(PI codes, PB digits, int high, const Factor8& factor) {
+    return {Dot::lead<kOffset>(codes.half[0], digits, high, factor), Dot::lead<kOffset>(codes.half[1], digits, high, factor)};
   }
 };
 struct PanelDotWide {

@@ -70,11 +70,15 @@ SAPWOOD_INLINE float largest_magnitude(F a) {
   for (float x : a.v) m = max_magnitude(m, x);
   return m;
 }
+SAPWOOD_INLINE F largest_of_each(const float* numbers) {
+  return lanes([&](int i) { return largest_magnitude(load(numbers + 8 * i)); });
+}
 SAPWOOD_INLINE unsigned lanes_above(F a, F b) {
   unsigned mask = 0;
   for (int i = 0; i < 8; i++) mask |= unsigned(std::bit_cast<int32_t>(a.v[i]) > std::bit_cast<int32_t>(b.v[i])) << i;
   return mask;
 }
+SAPWOOD_INLINE I is_lane(int lane) { return elements<int32_t>([&](int i) { return i == lane ? -1 : 0; }); }
 SAPWOOD_INLINE F without_lane(F a, int lane) { return lanes([&](int i) { return i == lane ? 0.f : a.v[i]; }); }
 SAPWOOD_INLINE F negate(F a) { return lanes([&](int i) { return -a.v[i]; }); }
 SAPWOOD_INLINE F abs(F a) { return lanes([&](int i) { return std::fabs(a.v[i]); }); }
@@ -110,6 +114,7 @@ SAPWOOD_INLINE I broadcast4(const void* p) {
 }
 SAPWOOD_INLINE I all8(int x) { return elements<int8_t>([&](int) { return x; }); }
 SAPWOOD_INLINE I all16(int x) { return elements<int16_t>([&](int) { return x; }); }
+SAPWOOD_INLINE I all32(int x) { return elements<int32_t>([&](int) { return x; }); }
 SAPWOOD_INLINE I ones16() { return elements<int16_t>([](int) { return 1; }); }
 SAPWOOD_INLINE I bit_and(I a, I b) { return elements<int8_t>([&](int i) { return a.bytes[i] & b.bytes[i]; }); }
 SAPWOOD_INLINE I bit_or(I a, I b) { return elements<int8_t>([&](int i) { return a.bytes[i] | b.bytes[i]; }); }
@@ -140,6 +145,10 @@ SAPWOOD_INLINE I add32(I a, I b) {
   const auto x = View<uint32_t>::of(a), y = View<uint32_t>::of(b);
   return elements<uint32_t>([&](int i) { return x.v[i] + y.v[i]; });
 }
+SAPWOOD_INLINE I sub32(I a, I b) {
+  const auto x = View<uint32_t>::of(a), y = View<uint32_t>::of(b);
+  return elements<uint32_t>([&](int i) { return x.v[i] - y.v[i]; });
+}
 SAPWOOD_INLINE F to_float(I a) {
   const auto x = View<int32_t>::of(a);
   return lanes([&](int i) { return float(x.v[i]); });
@@ -160,9 +169,19 @@ SAPWOOD_INLINE I pack16(I a, I b) {
   const auto x = View<int32_t>::of(a), y = View<int32_t>::of(b);
   return elements<int16_t>([&](int i) { return clamp_to<int16_t>(i < 8 ? x.v[i] : y.v[i - 8], -32768, 32767); });
 }
-SAPWOOD_INLINE I pack8(I a, I b) {
-  const auto x = View<int16_t>::of(a), y = View<int16_t>::of(b);
-  return elements<int8_t>([&](int i) { return clamp_to<int8_t>(int(i < 16 ? x.v[i] : y.v[i - 16]), -128, 127); });
+SAPWOOD_INLINE I pack8(const I (&c)[4]) {
+  return elements<int8_t>([&](int i) { return clamp_to<int8_t>(View<int32_t>::of(c[i / 8]).v[i % 8], -128, 127); });
+}
+
+SAPWOOD_INLINE int pair_starts(I codes, DotStarts& starts) {
+  int sums[2][2] = {};  // of a half of the group: numbers 4i, 4i + 1 and 4i + 2, 4i + 3
+  for (int i = 0; i < 32; i++) sums[i / 16][i % 4 / 2] += codes.bytes[i];
+  const auto start = [](int offset, int low, int high) {
+    return int32_t(uint32_t(uint16_t(-offset * low)) | uint32_t(uint16_t(-offset * high)) << 16);
+  };
+  const int low = sums[0][0] + sums[1][0], high = sums[0][1] + sums[1][1];
+  starts = {start(8, low, high), start(16, low, high), {start(32, sums[0][0], sums[0][1]), start(32, sums[1][0], sums[1][1])}};
+  return low + high;
 }
 
 }  // namespace sapwood::SAPWOOD_ISA

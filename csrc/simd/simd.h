@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "core/half.h"
+#include "linear/codes8.h"
 
 #define SAPWOOD_NOINLINE __attribute__((noinline))
 #define SAPWOOD_PRAGMA(x) _Pragma(#x)
@@ -40,35 +41,55 @@ SAPWOOD_INLINE void forget_loads() {}
 SAPWOOD_INLINE void forget_loads() { asm volatile("" ::: "memory"); }
 #endif
 
-// Exact dot products of unsigned codes of `kBits` bits with signed 8-bit codes, four per 32-bit lane and step.
-// Without a 4-way dot instruction pairs are added as int16 first: one pair is at most 2 * (2^bits - 1) * 127, so that
-// 8, 4 or 2 of them fit for 4, 5 or 6 bits before they must be widened.
+// Exact dot products of unsigned codes, each less an offset, with signed 8-bit activations, four per 32-bit lane and step:
 //
-//   step 0   1   2   3 | 4 ...            kSums = 4
-//   part  =  +   +   + | =
-//   total            = |           +=     complete after the last step
+//   total = start + sum of code * activation,      start = -offset * sum of activation  (nothing where there is no offset)
 //
-// add_high() then adds 128 times the products with the high digits of a step, of which at most one in four is not zero.
-template <int kBits>
+// Without a 4-way dot instruction pairs of products are added in 16 bits, two sums to a lane, and `start` has two halves (see
+// find_starts). They may wrap on the way: what each comes to has 16 products of +-16 x 127 (8 of +-32 x 127 where the codes have 6
+// bits; 16 of 15 x 127 without an offset), which fits. The instruction that then adds the two takes a factor without being asked
+// twice, so a group's scale costs nothing.
+//
+// scaled() is the total times the factor, rounded once: also where it is multiplied as a float, because it has fewer than 24 bits.
+// lead() is the same for one step whose activations are `high` in one place (as `digits` has it) and 0 in the others.
 struct Dot {
-  static constexpr int kSums = kBits == 4 ? 8 : kBits == 5 ? 4 : 2;
-  I total;
 #if defined(SAPWOOD_HAS_DOT4)
-  SAPWOOD_INLINE void add(int step, I codes, B activations) { total = dot4(step == 0 ? zero_int() : total, codes, activations); }
-  SAPWOOD_INLINE void add_high(I codes, B digits) { total = add32(total, shift32_left<7>(dot4(zero_int(), codes, digits))); }
+  I total;
+  SAPWOOD_INLINE void open(I codes, B activations) { total = dot4(zero_int(), codes, activations); }
+  SAPWOOD_INLINE void open(I codes, B activations, int start) { total = dot4(all32(start), codes, activations); }
+  SAPWOOD_INLINE void add(I codes, B activations) { total = dot4(total, codes, activations); }
+  SAPWOOD_INLINE F scaled(const Factor8& factor) const { return mul(to_float(total), all(factor.number)); }
+  template <int kOffset>
+  static SAPWOOD_INLINE F lead(I codes, B digits, int high, const Factor8& factor) {
+    return mul(to_float(dot4(kOffset ? all32(-kOffset * high) : zero_int(), codes, digits)), all(factor.number));
+  }
 #else
   I part;
-  SAPWOOD_INLINE void add(int step, I codes, B activations) {
-    const I pairs = maddubs(codes, activations);
-    part = step % kSums == 0 ? pairs : add16(part, pairs);
-    keep(part);
-    if (step % kSums != kSums - 1) return;
-    const I widened = madd16(part, ones16());
-    total = step < kSums ? widened : add32(total, widened);
+  SAPWOOD_INLINE void open(I codes, B activations) { part = maddubs(codes, activations), keep(part); }
+  SAPWOOD_INLINE void open(I codes, B activations, int start) { part = add16(all32(start), maddubs(codes, activations)), keep(part); }
+  SAPWOOD_INLINE void add(I codes, B activations) { part = add16(part, maddubs(codes, activations)), keep(part); }
+  SAPWOOD_INLINE F scaled(const Factor8& factor) const { return to_float(madd16(part, broadcast4(factor.twice))); }
+  template <int kOffset>
+  static SAPWOOD_INLINE F lead(I codes, B digits, int high, const Factor8& factor) {
+    I part = maddubs(codes, digits);
+    if constexpr (kOffset > 0) part = add16(part, all32(uint16_t(-kOffset * high)));  // to one of a lane's two sums
+    return to_float(madd16(part, broadcast4(factor.twice)));
   }
-  SAPWOOD_INLINE void add_high(I codes, B digits) { total = add32(total, madd16(maddubs(codes, digits), all16(128))); }
 #endif
 };
+
+// What Dot begins with for each offset, and the sum of a group's 32 codes: `c` as 32-bit numbers, `packed` as bytes.
+SAPWOOD_INLINE int find_starts(const I (&c)[4], I packed, DotStarts& starts) {
+#if defined(SAPWOOD_HAS_DOT4)
+  (void)packed;
+  const int first = sum_of_int(add32(c[0], c[1])), second = sum_of_int(add32(c[2], c[3])), both = int(unsigned(first) + unsigned(second));
+  starts = {-8 * both, -16 * both, {-32 * first, -32 * second}};
+  return both;
+#else
+  (void)c;
+  return pair_starts(packed, starts);
+#endif
+}
 
 // Exact dot products of signed 16-bit numbers, two per 32-bit lane and step; weights as load_widened_s8 gives them.
 struct DotWide {

@@ -66,10 +66,12 @@ std::vector<float> product(const Linear& linear, const Setup& s, int rows, int l
 }
 
 int code8(const ActivationView& v, const Codes8& codes, int64_t row, int64_t k) {
-  const Lead8 lead = codes.lead[row * v.groups + k / kGroup];
-  const bool here = lead.step == k % kGroup / 4;
-  const int high = here ? int8_t(lead.digits >> 8 * (k % 4) & 0xff) : 0;
-  return 128 * high + codes.codes[row * v.padded_k + k];
+  const Group8& group = codes.groups[row * v.groups + k / kGroup];
+  return 128 * (group.lead == k % kGroup ? group.high : 0) + group.codes[k % kGroup];
+}
+
+double scale8(const Codes8& codes, int64_t groups, int64_t row, int64_t group) {
+  return double(codes.unit[row]) * codes.groups[row * groups + group].factor.number;
 }
 
 // What the kernel is asked to compute, in fp64: the quantised activations times the numbers that the file stands for.
@@ -77,8 +79,8 @@ double activation(const Setup& s, const Weight& w, int64_t row, int64_t k) {
   const ActivationView v = s.input.view();
   const int64_t at = row * v.padded_k + k, group = row * v.groups + k / kGroup;
   if (w.want() == kWant8) {
-    const double first = double(v.first.scale[group]) * code8(v, v.first, row, k);
-    return v.rest.codes == nullptr ? first : first + double(v.rest.scale[group]) * code8(v, v.rest, row, k);
+    const double first = scale8(v.first, v.groups, row, k / kGroup) * code8(v, v.first, row, k);
+    return v.rest.groups == nullptr ? first : first + scale8(v.rest, v.groups, row, k / kGroup) * code8(v, v.rest, row, k);
   }
   if (w.want() == kWant13) return double(v.scale13[group]) * v.codes13[at];
   return v.values[at];
@@ -228,19 +230,22 @@ TEST(quantised_rows_keep_the_error_bound_and_spread_nan) {
   for (int64_t i = 0; i < 128; i++) {
     const float want = i < k ? x[size_t(i)] : 0.f;
     CHECK(v.values[i] == want);
-    CHECK(std::fabs(v.first.scale[i / 32] * float(code8(v, v.first, 0, i)) - want) <= v.first.scale[i / 32] * 0.501f);
+    const double scale = scale8(v.first, 4, 0, i / 32);
+    CHECK(std::fabs(scale * code8(v, v.first, 0, i) - want) <= scale * 0.501);
     CHECK(std::fabs(v.scale13[i / 32] * v.codes13[i] - want) <= v.scale13[i / 32] * 0.501f);
   }
   for (int g = 0; g < 4; g++) {
-    int sums[2] = {0, 0};
-    for (int i = 0; i < 32; i++) sums[i / 16] += code8(v, v.first, 0, g * 32 + i);
-    CHECK(v.first.sum[g] == v.first.scale[g] * float(sums[0] + sums[1]) && v.first.half_sum[2 * g] == v.first.scale[g] * float(sums[0]));
+    int sum = 0;
+    for (int i = 0; i < 32; i++) sum += code8(v, v.first, 0, g * 32 + i);
+    CHECK(v.first.groups[g].sum == v.first.groups[g].factor.number * float(sum));
   }
   x[40] = std::numeric_limits<float>::quiet_NaN();
   x[0] = 1e-38f, x[99] = std::numeric_limits<float>::infinity();
   kernels().quantize(x.data(), k, a.row(1));
-  CHECK(std::isnan(v.first.scale[4 + 1]) && std::isnan(v.scale13[4 + 1]) && std::isinf(v.first.scale[4 + 3]));
-  CHECK(!std::isnan(v.first.scale[4 + 2]));
+  CHECK(std::isnan(v.first.unit[1]) && std::isnan(v.scale13[4 + 1]) && std::isinf(v.scale13[4 + 3]) && !std::isnan(v.scale13[4 + 2]));
+  x[40] = 1;
+  kernels().quantize(x.data(), k, a.row(1));
+  CHECK(std::isinf(v.first.unit[1]));
 }
 
 TEST(weights_of_the_wrong_size_are_refused) {

@@ -78,14 +78,16 @@ TEST(kernels_are_chosen_by_name) {
 std::vector<double> forms(const ActivationView& v, int64_t rows) {
   std::vector<double> all;
   const auto take = [&](double x) { all.push_back(std::isnan(x) ? 1e300 : x); };
-  for (int64_t i = 0; i < rows * v.padded_k; i++) take(v.first.codes[i]), take(v.rest.codes[i]), take(v.codes13[i]), take(double(v.values[i]));
+  for (int64_t i = 0; i < rows * v.padded_k; i++) take(v.codes13[i]), take(double(v.values[i]));
   for (int64_t g = 0; g < rows * v.groups; g++) {
     take(v.scale13[g]);
     for (const Codes8& codes : {v.first, v.rest}) {
-      take(codes.lead[g].digits), take(codes.lead[g].step);
-      for (float x : {codes.scale[g], codes.sum[g], codes.half_sum[2 * g], codes.half_sum[2 * g + 1]}) take(double(x));
+      const Group8& group = codes.groups[g];
+      for (int8_t x : group.codes) take(x);
+      for (float x : {group.factor.number, float(group.factor.twice[0]), group.sum, float(group.high), float(group.lead)}) take(double(x));
     }
   }
+  for (int64_t r = 0; r < rows; r++) take(v.first.unit[r]), take(v.rest.unit[r]);
   for (int64_t i = 0; i < rows * v.led_words; i++) take(double(v.first.led[i])), take(double(v.rest.led[i]));
   return all;
 }
