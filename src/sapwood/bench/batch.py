@@ -7,7 +7,7 @@ common prefix, which then are whole pages), and a plan can be run again after it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -70,7 +70,7 @@ class NumberedEngine:
     def launch(self, plan: StepPlan) -> NumberedPending:
         """Launch the plan under the next number."""
         self._num_launched += 1
-        return NumberedPending(self._engine.launch(replace(plan, step=self._num_launched)), plan.step)
+        return NumberedPending(self._engine.launch(msgspec.structs.replace(plan, step=self._num_launched)), plan.step)
 
     def close(self) -> None:
         """Close the engine."""

@@ -12,7 +12,7 @@ table, page table, KV rows, sampler state) changes only as a plan says, in the o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -78,13 +78,15 @@ class RowRun(msgspec.Struct, frozen=True, gc=False):
     samples: bool
 
 
+_NO_COPIES: Int32Array = np.empty((0, 2), dtype=np.int32)
+
+
 def no_copies() -> Int32Array:
-    """The empty `StepPlan.copies`, `saves` or `loads`."""
-    return np.empty((0, 2), dtype=np.int32)
+    """The empty `StepPlan.copies`, `saves` or `loads`; always the same one, since there is nothing in it to change."""
+    return _NO_COPIES
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True):
     """One step, in this order: starts, table writes, saves, loads, copies, then the forward pass over `rows` and sampling.
 
     `saves` [S, 2] copies whole pages (all layers) of the KV store to host pages: (page, host page); so a page that is given
@@ -101,16 +103,16 @@ class StepPlan:
     writes: tuple[TableWrite, ...]
     copies: Int32Array
     rows: tuple[RowRun, ...]
-    saves: Int32Array = field(default_factory=no_copies)
-    loads: Int32Array = field(default_factory=no_copies)
-    window_copies: Int32Array = field(default_factory=no_copies)
+    saves: Int32Array = _NO_COPIES
+    loads: Int32Array = _NO_COPIES
+    window_copies: Int32Array = _NO_COPIES
     tokens: tuple[TokenWrite, ...] = ()
     constrained: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         """Tokens computed by this step."""
-        return sum(row.count for row in self.rows)
+        return sum([row.count for row in self.rows])
 
 
 class Steering(msgspec.Struct, frozen=True, array_like=True):

@@ -104,7 +104,7 @@ class FixedBudget:
 
     def open(self, decodes: Sequence[RowRun]) -> TokenAllowance:
         """What decodes leave over, at least one page (or the whole budget where that is smaller)."""
-        return TokenAllowance(max(self._step_tokens - sum(row.count for row in decodes), self._floor))
+        return TokenAllowance(max(self._step_tokens - sum([row.count for row in decodes]), self._floor))
 
 
 class TimeAllowance:

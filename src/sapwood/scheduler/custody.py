@@ -164,8 +164,11 @@ class Custody:
         resident.handle, resident.num_shared = insertion.handle, num_full
         return replaced
 
-    def repoint(self, builder: PlanBuilder) -> None:
-        """Let the plan write the index's pages into rows that still point to duplicates; steps before it may read these."""
+    def repoint(self, builder: PlanBuilder) -> bool:
+        """Let the plan write the index's pages into rows that still point to duplicates; steps before it may read these. Whether
+        there were any."""
+        if not self._unpointed:
+            return False
         for resident in self._unpointed:
             if not resident.is_leaving:
                 for first, replaced in resident.duplicates:
@@ -174,6 +177,7 @@ class Custody:
                     self._draining.append(Draining(builder.step - 1, replaced))
                 resident.duplicates.clear()
         self._unpointed.clear()
+        return True
 
     def move(self, builder: PlanBuilder, leave_by_s: float | None = None) -> None:
         """Let the plan carry pages between the tiers; with a deadline, when nobody computes any more, all that storage lacks."""

@@ -38,6 +38,11 @@ class Deadlines:
         """Every request was forgotten."""
         self._heap.clear()
 
+    def is_due(self, now_s: float, live: Mapping[int, Request]) -> bool:
+        """Whether `expired` has anything to do, be it to tidy up."""
+        heap = self._heap
+        return bool(heap) and (heap[0][0] <= now_s or len(heap) > 4 * len(live) + COMPACT_SLACK)
+
     def expired(self, now_s: float, live: Mapping[int, Request]) -> Iterator[tuple[Request, SapwoodError]]:
         """The live requests whose time is over, with what to tell their clients."""
         while self._heap and self._heap[0][0] <= now_s:

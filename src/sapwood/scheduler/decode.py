@@ -30,6 +30,22 @@ class Decoder:
         decoding, page_size = RequestState.DECODING, self._custody.pool.page_size
         rows = [r for r in self._roster.running if r.request.state is decoding and r.request.num_pending]
         needy = [resident for resident in rows if len(resident.pages) * page_size <= resident.request.num_computed]
+        if needy:
+            rows = self._give_pages(builder, rows, needy, confirmed_step)
+        num_spare = max(self._step_tokens - len(rows), 0)
+        for resident in rows:
+            request = resident.request
+            has_more = request.num_known - request.num_computed > 1
+            num_ahead = self._num_ahead(builder, resident, num_spare) if has_more else 0
+            builder.run(resident, 1 + num_ahead)
+            num_spare -= num_ahead
+        if rows:
+            self._reservation.on_decode()
+
+    def _give_pages(
+        self, builder: PlanBuilder, rows: list[Resident], needy: list[Resident], confirmed_step: int
+    ) -> list[Resident]:
+        """A page for each of the `needy` rows, as far as there are pages; returns the rows that can run."""
         while len(needy) > self._custody.num_available and self._custody.pins.drop_oldest():
             pass
         if len(needy) > min(self._custody.num_available, self._custody.window.num_available):
@@ -43,15 +59,7 @@ class Decoder:
             self._custody.grow(resident)
             builder.write_pages(resident, len(resident.pages) - 1, len(resident.pages))
             self._custody.window.open(builder, resident, 1)
-        num_spare = max(self._step_tokens - len(rows), 0)
-        for resident in rows:
-            request = resident.request
-            has_more = request.num_known - request.num_computed > 1
-            num_ahead = self._num_ahead(builder, resident, num_spare) if has_more else 0
-            builder.run(resident, 1 + num_ahead)
-            num_spare -= num_ahead
-        if rows:
-            self._reservation.on_decode()
+        return rows
 
     def _num_ahead(self, builder: PlanBuilder, resident: Resident, most: int) -> int:
         """How many ids that a grammar forced are computed at once with the next position: as many as the step's budget allows

@@ -49,10 +49,8 @@ class Gate:
         orders, self._orders = self._orders, []
         return orders
 
-    def answers(self, is_quiet: bool) -> list[Answer]:
-        """To those who waited until nothing is in flight."""
-        if not is_quiet or not self._waiting:
-            return []
+    def answers(self) -> list[Answer]:
+        """To those who waited until nothing is in flight, which is now."""
         waiting, self._waiting = self._waiting, []
         return [Answer(ask, True, "nothing runs") for ask in waiting]
 

@@ -13,14 +13,14 @@ from sapwood.scheduler.resident import Resident
 
 
 class PlanBuilder:
-    """One plan in the making. `residents[i]` is the request behind `rows[i]`."""
+    """One plan in the making. `residents[i]` is the request behind `rows[i]`; these compute `num_tokens` positions."""
 
     def __init__(self, step: int, limits: EngineLimits) -> None:
         self.step = step
         self.rows: list[RowRun] = []
         self.residents: list[Resident] = []
+        self.num_tokens = 0
         self._limits = limits
-        self._offsets = np.arange(limits.page_size, dtype=np.int32)
         self._starts: list[SlotStart] = []
         self._writes: list[TableWrite] = []
         self._tokens: list[TokenWrite] = []
@@ -64,10 +64,10 @@ class PlanBuilder:
         size = self._limits.page_size
         position = first * size
         if len(page_list) == 1:  # a request that decodes takes one page after the other
-            locations = self._offsets + np.int32(page_list[0] * size)
+            locations = np.arange(page_list[0] * size, (page_list[0] + 1) * size, dtype=np.int32)
         else:
             pages = np.array(page_list, dtype=np.int32)
-            locations = np.add.outer(pages * np.int32(size), self._offsets).ravel()
+            locations = np.add.outer(pages * np.int32(size), np.arange(size, dtype=np.int32)).ravel()
         self._writes.append(TableWrite(slot, position, locations[: self._limits.max_len - position], is_window))
 
     def copy_rows(self, source_page: int, resident: Resident, page_index: int, num_rows: int) -> None:
@@ -80,7 +80,7 @@ class PlanBuilder:
 
     def _rows(self, source_page: int, page: int, num_rows: int) -> Int32Array:
         ends = np.array([source_page, page], dtype=np.int32) * np.int32(self._limits.page_size)
-        return ends + self._offsets[:num_rows, None]
+        return ends + np.arange(num_rows, dtype=np.int32)[:, None]
 
     def move_pages(self, saves: Int32Array, loads: Int32Array) -> None:
         """Carry pages between the tiers; see `StepPlan`."""
@@ -96,22 +96,22 @@ class PlanBuilder:
         samples = request.launch(count)
         self.rows.append(RowRun(resident.slot, first, count, samples))
         self.residents.append(resident)
+        self.num_tokens += count
         resident.last_step = self.step
         if samples and request.params.constraint is not None:
             self._constrained.append(len(self.rows) - 1)
 
     def build(self) -> StepPlan:
         """The finished plan."""
-        copies, window_copies = (np.concatenate(parts) if parts else no_copies() for parts in (self._copies, self._window_copies))
         return StepPlan(
             step=self.step,
             starts=tuple(self._starts),
             writes=tuple(self._writes),
-            copies=copies,
+            copies=np.concatenate(self._copies) if self._copies else no_copies(),
             rows=tuple(self.rows),
             saves=self._saves,
             loads=self._loads,
-            window_copies=window_copies,
+            window_copies=np.concatenate(self._window_copies) if self._window_copies else no_copies(),
             tokens=tuple(self._tokens),
             constrained=tuple(self._constrained),
         )

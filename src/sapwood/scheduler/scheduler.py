@@ -7,7 +7,6 @@ Owns the order of a step and the running totals; custody of pages, admission, de
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -36,8 +35,7 @@ from sapwood.scheduler.roster import Roster
 from sapwood.scheduler.timeline import NullTimelines, Timelines
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
+class StepOutcome(msgspec.Struct, frozen=True):
     """What a decision says: the step to launch (None: nothing can be launched now), news of requests, replies to questions,
     orders for the cache's storage and for the grammars, what routers should know of the cache, and orders for the engine, to be
     carried out before anything else is launched."""
@@ -45,14 +43,13 @@ class StepOutcome:
     plan: StepPlan | None
     events: list[TokenEvent]
     answers: list[Answer]
-    transfers: list[TransferOrder] = field(default_factory=list)
-    cache_events: list[CacheEvent] = field(default_factory=list)
-    grammars: list[GrammarOrder] = field(default_factory=list)
-    orders: list[Order] = field(default_factory=list)
+    transfers: list[TransferOrder] = []
+    cache_events: list[CacheEvent] = []
+    grammars: list[GrammarOrder] = []
+    orders: list[Order] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(msgspec.Struct, frozen=True):
     """A plan that was handed out and not yet confirmed, with the request behind each of its rows."""
 
     plan: StepPlan
@@ -92,20 +89,23 @@ class Scheduler:
         for done in inputs.transfers:
             self._custody.tiers.storage.done(done)
         events: list[TokenEvent] = []
-        self._take_grammars(inputs, events)
+        if inputs.grammars:
+            self._take_grammars(inputs, events)
         for result in inputs.results:
             self._confirm(result, events)
         answers: list[Answer] = []
         for message in inputs.messages:
             self._roster.settle(self._progress.confirmed_step)
             self._inbox.take(message, self.answer, events, answers)
-        self._expire(events)
+        if self._deadlines.is_due(self._progress.now_s, self._roster.live):
+            self._expire(events)
         self._roster.settle(self._progress.confirmed_step)
         if not self._roster.live:
             self._reservation.on_idle()
         orders = self._gate.take_orders()
-        plan = None if is_engine_order(orders) else self._plan()
-        answers += self._gate.answers(is_quiet=not self._in_flight)
+        plan = None if orders and is_engine_order(orders) else self._plan()
+        if not self._in_flight:
+            answers += self._gate.answers()
         transfers, cache_events = self._custody.tiers.storage.take_orders(), self._custody.events.take()
         return StepOutcome(plan, events, answers, transfers, cache_events, self._roster.grammars.take_orders(), orders)
 
@@ -157,8 +157,8 @@ class Scheduler:
         row can run, the plan moves only state.
         """
         builder = PlanBuilder(self._progress.num_steps + 1, self._limits)
-        self._custody.repoint(builder)
-        self._custody.settle(self._progress.confirmed_step)
+        if self._custody.repoint(builder):
+            self._custody.settle(self._progress.confirmed_step)
         if not self._gate.is_closed:
             self._fill(builder)
         is_last = self._inbox.is_draining and not self._roster.live and not self._roster.leaving
@@ -168,7 +168,7 @@ class Scheduler:
         plan = builder.build()
         self._in_flight.append(Launched(plan, builder.residents))
         self._progress.num_steps = builder.step
-        self._progress.num_computed_tokens += plan.num_tokens
+        self._progress.num_computed_tokens += builder.num_tokens
         return plan
 
     def _fill(self, builder: PlanBuilder) -> None:

@@ -35,6 +35,8 @@ class Followed:
 class ConstrainedPending:
     """A launched step; waiting for it releases the next one."""
 
+    __slots__ = ("inner", "rows", "is_waited_for", "_engine")
+
     def __init__(self, engine: ConstrainedEngine, pending: Pending, rows: list[Followed]) -> None:
         self.inner = pending
         self.rows = rows
@@ -80,7 +82,7 @@ class ConstrainedEngine:
     def launch(self, plan: StepPlan) -> ConstrainedPending:
         """Queue one step; its masks follow as soon as they can be known."""
         if plan.starts:
-            plan = dataclasses.replace(plan, starts=tuple(self._start(start) for start in plan.starts))
+            plan = msgspec.structs.replace(plan, starts=tuple(self._start(start) for start in plan.starts))
         rows = []
         for index in plan.constrained:
             row = plan.rows[index]
@@ -101,6 +103,8 @@ class ConstrainedEngine:
             row.follower.take(result.token_ids[row.row], row.num_before)
         if self._unreleased is not None:
             self._release()
+        if not pending.rows:
+            return result
         steering = {row.row: news for row in pending.rows if (news := row.follower.steering()) is not None}
         return msgspec.structs.replace(result, steering=steering) if steering else result
 
