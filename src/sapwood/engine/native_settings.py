@@ -56,6 +56,11 @@ def _reporting(wanted: LogprobOptions, vocab_size: int) -> _native.Reporting:
     return _native.Reporting(wanted.output, first, min(wanted.top_n, vocab_size), as_ids(wanted.token_ids))
 
 
+def reports(wanted: LogprobOptions) -> bool:
+    """Whether a slot with these options reports anything."""
+    return wanted.output or wanted.prompt_start is not None
+
+
 class Reports:
     """The log-probabilities of one step: `sampled` by index of the run, `prompts` as (first position, one entry each)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -37,6 +38,18 @@ def start(slot: int, ids: list[int], params: SamplingParams | None = None) -> tu
     params = params or SamplingParams(temperature=0.0, seed=0)
     places = np.arange(slot * MAX_LEN, (slot + 1) * MAX_LEN, dtype=np.int32)
     return SlotStart(slot, as_ids(ids), len(ids), params, LogprobOptions(), 0), TableWrite(slot, 0, places)
+
+
+@pytest.mark.parametrize("before", [ALL_LOGPROBS, LogprobOptions()])
+@pytest.mark.parametrize("wanted", [LogprobOptions(), LogprobOptions(output=True), LogprobOptions(prompt_start=1)])
+def test_a_slot_reports_what_its_request_asks(engine: NativeEngine, before: LogprobOptions, wanted: LogprobOptions) -> None:
+    for options in (before, wanted):
+        begun, write = start(0, prompt(9))
+        begun = dataclasses.replace(begun, logprobs=options)
+        first = engine.launch(StepPlan(1, (begun,), (write,), no_copies(), (RowRun(0, 0, 9, True),))).wait()
+        second = engine.launch(StepPlan(2, (), (), no_copies(), (RowRun(0, 9, 1, True),))).wait()
+    assert (0 in first.logprobs, 0 in second.logprobs) == (wanted.output, wanted.output)
+    assert (0 in first.prompt_logprobs) == (wanted.prompt_start is not None)
 
 
 def test_the_native_engine_says_what_the_torch_engine_says(engine: NativeEngine) -> None:
