@@ -23,6 +23,9 @@ from sapwood.worker.overhaul import NoSteward, Steward
 from sapwood.worker.transfers import TRANSFER_POLL_S, NoTransfers, Transfers
 
 HEARTBEAT_S = 5.0
+STATS_INTERVAL_S = 0.5
+"""How often statistics travel with a running batch's events. They have more fields than a token, and whoever wants to know how
+the worker stands now asks it."""
 
 
 def share_with_ranks(control: ControlLink, num_ranks: int) -> Callable[[StepInputs], None]:
@@ -69,6 +72,7 @@ class ServerPort:
         self._stats = stats
         self._connect = connect
         self._last_stats: StepStats | None = None
+        self._now_s = self._stats_due_s = 0.0
         self.draining = False
 
     def gather(self, results: list[StepResult], may_block: bool) -> StepInputs:
@@ -79,28 +83,45 @@ class ServerPort:
             if isinstance(message, Renew):
                 self._renew(message)
             self.draining = self.draining or isinstance(message, Drain)
+        self._now_s = time.monotonic()
         inputs = StepInputs(
             messages=messages,
             results=results,
             transfers=transfers.collect(),
             grammars=grammars.collect(),
-            now_s=time.monotonic(),
+            now_s=self._now_s,
         )
         self._share(inputs)
         return inputs
 
     def publish(self, outcome: StepOutcome) -> None:
-        out, stats = self._outboxes, self._stats()
-        if outcome.events or stats != self._last_stats:
-            self._last_stats = stats
+        out, stats = self._outboxes, self._due_stats(outcome)
+        if outcome.events or stats is not None:
             out.events.send(StepEvents(out.epoch, outcome.events, stats))
-        out.transfers.submit(outcome.transfers)
-        out.grammars.submit(outcome.grammars)
-        out.feed.publish(outcome.cache_events)
-        for answer in (*outcome.answers, *map(out.steward.obey, outcome.orders)):
-            out.answers.send(answer)
+        if outcome.transfers:
+            out.transfers.submit(outcome.transfers)
+        if outcome.grammars:
+            out.grammars.submit(outcome.grammars)
+        if outcome.cache_events:
+            out.feed.publish(outcome.cache_events)
+        if outcome.answers or outcome.orders:
+            for answer in (*outcome.answers, *map(out.steward.obey, outcome.orders)):
+                out.answers.send(answer)
         out.events.flush()
-        out.answers.flush()
+        if out.answers is not out.events:
+            out.answers.flush()
+
+    def _due_stats(self, outcome: StepOutcome) -> StepStats | None:
+        """What is new in the statistics: with the first events of an epoch and then now and then, always when nothing runs on."""
+        if outcome.plan is not None and self._now_s < self._stats_due_s:
+            return None
+        if outcome.events:
+            self._stats_due_s = self._now_s + STATS_INTERVAL_S
+        stats = self._stats()
+        if stats == self._last_stats:
+            return None
+        self._last_stats = stats
+        return stats
 
     def _renew(self, renew: Renew) -> None:
         """What is published from now on belongs to the new epoch: the scheduler forgets in this very step what went before."""
@@ -110,7 +131,7 @@ class ServerPort:
             events = self._connect(renew.events_address)
             out.events.close()
         self._outboxes = replace(out, events=events, epoch=renew.epoch)
-        self._last_stats = None
+        self._last_stats, self._stats_due_s = None, 0.0
 
 
 class FollowerPort:
