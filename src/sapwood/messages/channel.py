@@ -7,8 +7,8 @@ does not take waits in a bounded backlog), what is received was validated agains
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import select
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -23,6 +23,7 @@ T = TypeVar("T")
 SOCKET_HIGH_WATER = 20_000
 BACKLOG_LIMIT = 20_000
 LINGER_MS = 500
+_NOBLOCK, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # as members of enumerations they are slow to combine
 
 
 class Sender:
@@ -39,7 +40,8 @@ class Sender:
 
     def send(self, message: msgspec.Struct) -> None:
         """Queue one message; raises Overloaded when the receiver has not read for so long that the backlog is full."""
-        self.flush()
+        if self._backlog:
+            self.flush()
         data = self._encoder.encode(message)
         if not self._backlog and self._try_send(data):
             return
@@ -57,14 +59,18 @@ class Sender:
 
     def _try_send(self, data: bytes) -> bool:
         try:
-            self._socket.send(data, zmq.NOBLOCK, copy=True)
+            self._socket.send(data, _NOBLOCK)
         except zmq.Again:
             return False
         return True
 
 
 class Receiver(Generic[T]):
-    """The receiving end, for a loop of its own. It binds; many senders may connect."""
+    """The receiving end, for a loop of its own. It binds; many senders may connect.
+
+    `_signal` watches ZeroMQ's descriptor, which becomes readable when something arrives after the socket was found empty. So,
+    once it is drained, one system call tells that nothing came; asking the socket takes several and an exception.
+    """
 
     def __init__(self, context: zmq.Context[Any], address: str, union: Any) -> None:
         self._socket = context.socket(zmq.PULL)
@@ -73,16 +79,28 @@ class Receiver(Generic[T]):
         self._socket.bind(address)
         if address.startswith("ipc://"):
             os.chmod(address.removeprefix("ipc://"), 0o600)
+        self._is_drained = False
+        self._signal = select.poll()
+        self._signal.register(self._socket.fileno(), select.POLLIN)
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
 
     def receive(self, wait_s: float = 0.0) -> list[T]:
         """Every message that is there; waits up to `wait_s` seconds for the first one. Raises msgspec.ValidationError."""
-        if wait_s > 0.0 and not self._socket.poll(int(wait_s * 1000)):
-            return []
-        messages = []
-        with contextlib.suppress(zmq.Again):
-            while True:
-                messages.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+        if wait_s > 0.0:
+            is_there = bool(self._socket.poll(int(wait_s * 1000)))
+        else:
+            is_there = not self._is_drained or bool(self._signal.poll(0))
+        return self._drain() if is_there else []
+
+    def _drain(self) -> list[T]:
+        messages, self._is_drained = list[T](), False  # till the end is reached: what cannot be decoded raises
+        try:
+            messages.append(self._decoder.decode(self._socket.recv(_NOBLOCK)))
+            while self._socket.get(zmq.EVENTS) & _READABLE:  # cheaper than an exception at the end
+                messages.append(self._decoder.decode(self._socket.recv(_NOBLOCK)))
+        except zmq.Again:  # somebody connected, say
+            pass
+        self._is_drained = True
         return messages
 
     def attach(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[T], None]) -> None:
@@ -92,7 +110,7 @@ class Receiver(Generic[T]):
         """
 
         def drain() -> None:
-            for message in self.receive():
+            for message in self._drain():
                 deliver(message)
 
         loop.add_reader(self._socket.fileno(), drain)

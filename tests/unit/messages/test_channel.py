@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,33 @@ def test_messages_arrive_whole_and_in_order(context: zmq.Context[zmq.Socket[byte
     received = receive_all(receiver, len(sent))
     assert received == sent
     assert isinstance(received[0], Submit) and unpack_ids(received[0].token_ids).tolist() == [1, 2, 70000]
+
+
+def test_a_look_that_does_not_wait_misses_nothing(context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    receiver: Receiver[ToWorker] = Receiver(context, address, ToWorker)
+    assert receiver.receive() == receiver.receive() == []
+    senders = [Sender(context, address) for _ in range(3)]
+    received: list[ToWorker] = []
+    deadline_s = time.monotonic() + 20.0
+    for turn in range(300):
+        for _ in range(turn % 4):
+            senders[turn % 3].send(Stop(turn, 1))
+        received += receiver.receive()
+    while len(received) < 450 and time.monotonic() < deadline_s:
+        received += receiver.receive()
+    assert len(received) == 450 and receiver.receive() == []
+
+
+def test_what_follows_a_broken_message_is_heard(context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    receiver: Receiver[ToWorker] = Receiver(context, address, ToWorker)
+    raw = context.socket(zmq.PUSH)
+    raw.connect(address)
+    raw.send(b"broken")
+    raw.send(msgspec.msgpack.encode(Stop(4, 1)))
+    time.sleep(0.2)  # both are there
+    with pytest.raises(msgspec.DecodeError):
+        receiver.receive(wait_s=5.0)
+    assert receiver.receive() == [Stop(4, 1)]
 
 
 def test_what_is_not_in_the_union_is_refused(context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
