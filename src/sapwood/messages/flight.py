@@ -25,8 +25,9 @@ MAX_ROWS = 8192
 """Rows and suspects of a plan beyond it are left out."""
 _HEADER = struct.Struct("<8sqq")  # magic, last step launched, which of the two plans is whole
 _STEP = struct.Struct("<qddiiii")
-_PLAN = struct.Struct("<qii")
-_MAGIC = b"SAPFLT01"
+_PLAN = struct.Struct("<qii")  # step, suspects, rows; behind it the suspects (int64), then the rows (four int32 each)
+_MOMENT = struct.Struct("<d")
+_MAGIC = b"SAPFLT02"
 _STEPS_AT = 64
 _PLANS_AT = 16384
 _PLAN_BYTES = 64 + MAX_ROWS * 8 + MAX_ROWS * 16
@@ -74,19 +75,17 @@ class FlightRecorder:
     def launched(self, plan: StepPlan, suspects: Sequence[int]) -> None:
         """The plan is about to be launched; `suspects` are the requests in it and in earlier unfinished ones."""
         self._turn ^= 1
-        at, rows = _PLANS_AT + self._turn * _PLAN_BYTES, plan.rows[:MAX_ROWS]
-        ids = np.asarray(suspects[:MAX_ROWS], dtype="<i8").tobytes()
-        table = np.array([(row.slot, row.first, row.count, row.samples) for row in rows], dtype="<i4").tobytes()
-        _PLAN.pack_into(self._map, at, plan.step, len(ids) // 8, len(rows))
-        self._map[at + 64 : at + 64 + len(ids)] = ids
-        self._map[at + 64 + MAX_ROWS * 8 : at + 64 + MAX_ROWS * 8 + len(table)] = table
+        at, rows, ids = _PLANS_AT + self._turn * _PLAN_BYTES, plan.rows[:MAX_ROWS], suspects[:MAX_ROWS]
+        numbers = [number for row in rows for number in (row.slot, row.first, row.count, row.samples)]
+        form = f"{_PLAN.format}{len(ids)}q{len(numbers)}i"
+        struct.pack_into(form, self._map, at, plan.step, len(ids), len(rows), *ids, *numbers)
         facts = (len(plan.rows), plan.num_tokens, len(plan.starts), len(plan.copies))
         _STEP.pack_into(self._map, _place(plan.step), plan.step, self._clock(), 0.0, *facts)
         _HEADER.pack_into(self._map, 0, _MAGIC, plan.step, self._turn)
 
     def ended(self, step: int) -> None:
         """A step has finished."""
-        struct.pack_into("<d", self._map, _place(step) + 16, self._clock())
+        _MOMENT.pack_into(self._map, _place(step) + 16, self._clock())
 
     def close(self) -> None:
         """Unmap the file."""
@@ -111,8 +110,8 @@ def read_plan(path: str) -> PlanRecord | None:
     step, num_suspects, num_rows = _PLAN.unpack_from(data, at)
     if not (0 <= num_suspects <= MAX_ROWS and 0 <= num_rows <= MAX_ROWS):  # its writer had lost its mind
         return None
-    suspects: NDArray[np.int64] = np.frombuffer(data, "<i8", num_suspects, at + 64)
-    rows: NDArray[np.int32] = np.frombuffer(data, "<i4", num_rows * 4, at + 64 + MAX_ROWS * 8)
+    suspects: NDArray[np.int64] = np.frombuffer(data, "<i8", num_suspects, at + _PLAN.size)
+    rows: NDArray[np.int32] = np.frombuffer(data, "<i4", num_rows * 4, at + _PLAN.size + num_suspects * 8)
     return PlanRecord(step, list(dict.fromkeys(suspects.tolist())), rows.reshape(-1, 4).tolist())
 
 

@@ -15,6 +15,8 @@ from sapwood.messages.flight import FlightRecorder
 class RecordedPending:
     """A launched step whose end is written down."""
 
+    __slots__ = ("_pending", "_step", "_recorder")
+
     def __init__(self, pending: Pending, step: int, recorder: FlightRecorder) -> None:
         self._pending = pending
         self._step = step

@@ -18,6 +18,8 @@ from sapwood.core.plan import Engine, EngineLimits, Pending, StepPlan, StepResul
 class TimedPending:
     """A launched step whose result will say how long it took."""
 
+    __slots__ = ("_stopwatch", "_pending", "_launched_s")
+
     def __init__(self, stopwatch: Stopwatch, pending: Pending, launched_s: float) -> None:
         self._stopwatch = stopwatch
         self._pending = pending
