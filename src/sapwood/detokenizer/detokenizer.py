@@ -99,7 +99,7 @@ class Detokenizer:
             return None
         if event.index > opened.next_index:
             return self._fail(event, opened)
-        fresh = _without_known(event, opened.next_index)
+        fresh = event if event.index == opened.next_index else _without_known(event, opened.next_index)
         if fresh is not event:
             self.dropped["repeated"] += 1
         return self._advance(fresh, opened)

@@ -15,7 +15,8 @@ from sapwood.tokenizer.tokenizer import Tokenizer
 
 
 class IncrementalDecoder:
-    """Decodes completion ids that follow `context_ids` (the prompt's tail), whose own text is not given out.
+    """Decodes completion ids that follow `context_ids` (the prompt's tail), whose own text is not given out. `_is_inside`: a
+    character has begun.
 
     A text's first piece loses the space that the encoder put before it; with any visible token in the context, the completion
     does not begin a text.
@@ -29,17 +30,23 @@ class IncrementalDecoder:
         spaces_between_special_tokens: bool = True,
     ) -> None:
         self._joiner = PieceJoiner(tokenizer.pieces, skip_special_tokens, spaces_between_special_tokens)
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_inside = False
         for token_id in context_ids:
             self.push(token_id)
 
     def push(self, token_id: int) -> str:
         """The text that this id completes; empty while a character is incomplete."""
-        return self._decode(self._joiner.next(token_id))
+        piece = self._joiner.next(token_id)
+        if not self._is_inside and piece.isascii():
+            return piece.decode("ascii")
+        text = self._decoder.decode(piece)
+        self._is_inside = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self) -> str:
         """U+FFFD for the bytes of a character that never came to its end."""
-        return self._decode(b"", True)
+        return self._decoder.decode(b"", True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ and the token at which a stop is found, depend on the ids alone, not on how they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sapwood.core.sampling import SamplingParams
 from sapwood.detokenizer.incremental import IncrementalDecoder
@@ -16,8 +17,7 @@ from sapwood.messages.types import Finish
 from sapwood.tokenizer.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True):
     """Text that became certain. `num_tokens` completion tokens count so far; `matched` is the stop that ended the text."""
 
     text: str
@@ -57,14 +57,16 @@ class TextStream:
 
     def push(self, token_ids: Sequence[int], finish: Finish | None = None) -> TextDelta:
         """The next completion ids, with `finish` the last ones; a stop may end the text before the last of them."""
-        text, self._pending = self._pending, ""
-        if self.matched is None:
-            text += self._take(token_ids, self._is_trimmed(token_ids, finish))
-        if finish is not None and self.matched is None:
-            text += self._stops.push(self._decoder.finish())
-            if self.matched is None:
-                text += self._stops.finish()
-        return TextDelta(self._skip_delivered(text), self.num_tokens, self.matched)
+        text, self._pending, stops = self._pending, "", self._stops
+        if stops.matched is None:
+            text += self._take(token_ids, finish is not None and self._is_trimmed(token_ids, finish))
+        if finish is not None and stops.matched is None:
+            text += stops.push(self._decoder.finish())
+            if stops.matched is None:
+                text += stops.finish()
+        if self._num_chars_to_skip:
+            text = self._skip_delivered(text)
+        return TextDelta(text, self.num_tokens, stops.matched)
 
     def _take(self, token_ids: Sequence[int], last_is_trimmed: bool = False) -> str:
         texts = []
@@ -77,9 +79,9 @@ class TextStream:
         self.num_tokens += last_is_trimmed
         return "".join(texts)
 
-    def _is_trimmed(self, token_ids: Sequence[int], finish: Finish | None) -> bool:
+    def _is_trimmed(self, token_ids: Sequence[int], finish: Finish) -> bool:
         """Whether the last id is the one that ended the request (it counts as a token, its text is not part of the reply)."""
-        if finish is None or finish.kind != "stop" or self._keeps_stop_token:
+        if finish.kind != "stop" or self._keeps_stop_token:
             return False
         return bool(token_ids) and token_ids[-1] == finish.matched
 

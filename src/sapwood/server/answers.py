@@ -130,7 +130,8 @@ class Answers:
         pieces = sample.parser.feed(update.text) if update.text else []
         if update.finish is not None:
             pieces += sample.parser.finish()
-        pieces = merge(pieces)
+        if len(pieces) > 1:
+            pieces = merge(pieces)
         if not self._reading.streams_reasoning:
             pieces = sample.hold_reasoning(pieces, update.finish is not None)
         if not self._reading.tool_use.is_parallel:

@@ -252,14 +252,14 @@ class Frontend:
 
     def _on_event(self, record: RequestRecord, event: TextEvent, now_s: float) -> None:
         before_s = record.timings.last_token_s
-        match record.take(event, now_s):
-            case Reception.DUPLICATE:
-                self.dropped.duplicate += 1
-                return
-            case Reception.GAP:
-                self.dropped.gap += 1
-                self._lose(record)
-                return
+        reception = record.take(event, now_s)
+        if reception is Reception.DUPLICATE:
+            self.dropped.duplicate += 1
+            return
+        if reception is Reception.GAP:
+            self.dropped.gap += 1
+            self._lose(record)
+            return
         if record.timings.last_token_s == now_s:
             self.metrics.observe_tokens(now_s - (before_s or record.timings.received_s), not before_s, record.queue_s)
         self._streams[record.number].notify(record)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from sapwood.core.sampling import SamplingParams, TokenLogprobs
 from sapwood.messages.types import Finish, TextEvent
 from sapwood.observability.requests import CURRENT_CALL, Call
@@ -166,8 +168,7 @@ class RequestRecord:
             self._texts.append(event.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """News of one sample: `text` is new, completion ids from position `first` on are new, `finish` is the end if it has come."""
 
     record: RequestRecord

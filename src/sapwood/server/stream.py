@@ -20,7 +20,7 @@ class Stream:
         self._abandon = abandon
         self._interval = interval
         self._news: dict[int, RequestRecord] = {}
-        self._wakeup = asyncio.Event()
+        self._wakeup: asyncio.Future[None] | None = None
         self._num_unfinished = 0
 
     def add(self, record: RequestRecord) -> None:
@@ -32,7 +32,8 @@ class Stream:
         """`record` has news; the reader is woken when there is enough of it."""
         if record.is_worth_an_update(self._interval):
             self._news[record.number] = record
-            self._wakeup.set()
+            if self._wakeup is not None and not self._wakeup.done():
+                self._wakeup.set_result(None)
 
     def close(self) -> None:
         """The reader goes away: unfinished samples are aborted. Harmless after the end."""
@@ -46,9 +47,12 @@ class Stream:
     async def __anext__(self) -> list[Update]:
         if not self._num_unfinished:
             raise StopAsyncIteration
-        await self._wakeup.wait()
-        self._wakeup.clear()
-        updates = [record.deliver() for record in self._news.values()]
+        if not self._news:
+            self._wakeup = asyncio.get_running_loop().create_future()
+            await self._wakeup
+        updates = []
+        for record in self._news.values():
+            updates.append(record.deliver())
+            self._num_unfinished -= record.finish is not None
         self._news.clear()
-        self._num_unfinished -= sum(update.finish is not None for update in updates)
         return updates

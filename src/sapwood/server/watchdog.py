@@ -19,23 +19,27 @@ UNMEASURED_PATIENCE = 5.0
 
 def overdue(steps: Sequence[StepRecord], now_s: float, floor_s: float) -> str:
     """What hangs and since when, in words; nothing when all is well."""
-    likely_s, last_end_s, pending = 0.0, 0.0, None
-    size = next((step.num_tokens for step in steps if not step.ended_s), 0)
-    for step in steps:
-        began_s = max(step.launched_s, last_end_s)
-        if not step.ended_s:
-            pending = step, began_s
-            break
-        last_end_s = step.ended_s
-        likely_s = max(likely_s, (step.ended_s - began_s) * max(1.0, size / max(1, step.num_tokens)))
-    if pending is None:
+    index = next((index for index, step in enumerate(steps) if not step.ended_s), None)
+    if index is None:
         return ""
-    step, began_s = pending
+    step, began_s = steps[index], max(steps[index].launched_s, steps[index - 1].ended_s if index else 0.0)
+    if now_s - began_s <= floor_s:
+        return ""
+    likely_s = _likely_s(steps[:index], step.num_tokens)
     deadline_s = max(floor_s, PATIENCE * likely_s) if likely_s else UNMEASURED_PATIENCE * floor_s
     if now_s - began_s <= deadline_s:
         return ""
     what = f"step {step.step} ({step.num_rows} rows, {step.num_tokens} tokens)"
     return f"{what} has run for {now_s - began_s:.1f} s, more than the {deadline_s:.1f} s that it may take"
+
+
+def _likely_s(steps: Sequence[StepRecord], size: int) -> float:
+    """What a step of `size` tokens may well take, by these that have ended."""
+    likely_s, last_end_s = 0.0, 0.0
+    for step in steps:
+        took_s = step.ended_s - max(step.launched_s, last_end_s)
+        likely_s, last_end_s = max(likely_s, took_s * max(1.0, size / max(1, step.num_tokens))), step.ended_s
+    return likely_s
 
 
 class StepWatchdog:

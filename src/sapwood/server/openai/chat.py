@@ -85,6 +85,7 @@ class ChatWriter:
 
     def __init__(self, call: Call, stream: Stream, answers: Answers, model: str, vocabulary: Vocabulary) -> None:
         self._call = call
+        self._wants_usage = call.wants_usage
         self._stream = stream
         self._answers = answers
         self._model = model
@@ -95,8 +96,10 @@ class ChatWriter:
     def write(self, update: Update) -> list[bytes]:
         """Pieces as they come (log-probabilities of tokens without one wait for it), then the finish in a chunk of its own."""
         record = update.record
-        held = self._held.setdefault(record.index, []) if record.prompt.logprobs.output else []
-        held += update.logprobs
+        held = list[TokenLogprobs]()
+        if record.prompt.logprobs.output:
+            held = self._held.setdefault(record.index, [])
+            held += update.logprobs
         events = []
         pieces = self._answers.take(update)
         if not pieces and update.finish is not None and (held or record.index not in self._begun):
@@ -115,13 +118,13 @@ class ChatWriter:
 
     def last(self) -> list[bytes]:
         """The usage, if it was asked for."""
-        return [self._event([], self._usage())] if self._call.wants_usage else []
+        return [self._event([], self._usage())] if self._wants_usage else []
 
     def _usage(self) -> Usage:
         return usage_of(self._stream.records, self._answers)
 
     def _chunk(self, choice: ChatChunkChoice) -> bytes:
-        if not self._call.wants_usage:
+        if not self._wants_usage:
             return self._event([choice], UNSET)
         return self._event([choice], self._usage() if self._call.wants_running_usage else None)
 

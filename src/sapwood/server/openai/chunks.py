@@ -34,7 +34,8 @@ async def chunk_events(stream: Stream, writer: ChunkWriter) -> AsyncIterator[byt
         events: list[bytes] = []
         try:
             for update in updates:
-                raise_failure(update.record.finish)
+                if update.finish is not None:
+                    raise_failure(update.finish)
                 events += writer.write(update)
         except SapwoodError:
             if has_begun:

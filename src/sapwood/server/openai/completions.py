@@ -91,6 +91,7 @@ class CompletionWriter:
 
     def __init__(self, call: Call, stream: Stream, model: str, shape: CompletionShape) -> None:
         self._call = call
+        self._wants_usage = call.wants_usage
         self._stream = stream
         self._model = model
         self._shape = shape
@@ -101,27 +102,31 @@ class CompletionWriter:
     def write(self, update: Update) -> list[bytes]:
         """Text as it comes; the finish reason travels with the last of it."""
         record = update.record
-        is_first = record.index not in self._begun
-        self._held.setdefault(record.index, []).extend(update.logprobs)
+        if record.prompt.logprobs.output:
+            self._held.setdefault(record.index, []).extend(update.logprobs)
         if update.finish is None and not update.text:
             return []
+        is_first = record.index not in self._begun
         self._begun.add(record.index)
-        new = self._held.pop(record.index)
-        text = (self._shape.echo(record) if is_first else "") + update.text
+        new = self._held.pop(record.index, [])
         choice = CompletionChoice(
             index=record.index,
-            text=text,
-            logprobs=self._logprobs(record, new, is_first),
-            finish_reason=finish_reason(record),
+            text=self._shape.echo(record) + update.text if is_first else update.text,
+            logprobs=self._logprobs(record, new, is_first) if record.prompt.logprobs.output else None,
+            finish_reason=None if update.finish is None else finish_reason(record),
             matched_stop=UNSET if update.finish is None else matched_stop(record),
         )
-        if not self._call.wants_usage:
-            return [event(self._answer([choice], UNSET))]
-        return [event(self._answer([choice], usage_of(self._stream.records) if self._call.wants_running_usage else None))]
+        return [event(self._answer([choice], self._running_usage))]
+
+    @property
+    def _running_usage(self) -> Usage | None | UnsetType:
+        if not self._wants_usage:
+            return UNSET
+        return usage_of(self._stream.records) if self._call.wants_running_usage else None
 
     def last(self) -> list[bytes]:
         """The usage, if it was asked for."""
-        return [event(self._answer([], usage_of(self._stream.records)))] if self._call.wants_usage else []
+        return [event(self._answer([], usage_of(self._stream.records)))] if self._wants_usage else []
 
     def whole(self) -> Completion:
         """The answer when everything is there."""
@@ -132,7 +137,7 @@ class CompletionWriter:
                 CompletionChoice(
                     index=record.index,
                     text=self._shape.echo(record) + record.text,
-                    logprobs=self._logprobs(record, record.logprobs, True),
+                    logprobs=self._logprobs(record, record.logprobs, True) if record.prompt.logprobs.output else None,
                     finish_reason=finish_reason(record),
                     matched_stop=matched_stop(record),
                 )
@@ -142,9 +147,7 @@ class CompletionWriter:
     def _answer(self, choices: list[CompletionChoice], usage: Usage | None | UnsetType) -> Completion:
         return Completion(id=self._call.id, created=self._call.created, model=self._model, choices=choices, usage=usage)
 
-    def _logprobs(self, record: RequestRecord, new: list[TokenLogprobs], is_first: bool) -> CompletionLogprobs | None:
-        if not record.prompt.logprobs.output:
-            return None
+    def _logprobs(self, record: RequestRecord, new: list[TokenLogprobs], is_first: bool) -> CompletionLogprobs:
         entries = self._shape.entries(record, new, is_first)
         logprobs, self._offsets[record.index] = completion_logprobs(
             entries, self._shape.vocabulary, self._offsets.get(record.index, 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -158,7 +158,7 @@ class _Making:
             self.whole()
         except SapwoodError as error:
             for record in self.stream.records:
-                self._add(replace(record.everything(), finish=None))
+                self._add(msgspec.structs.replace(record.everything(), finish=None))
             self._fail(error)
 
     async def events(self) -> AsyncIterator[bytes]:
