@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from sapwood.errors import Aborted, InvalidRequest
+from sapwood.server.allowed import allowed_values
 from sapwood.server.failures import BodyTooLarge, TooSlow, UnsupportedEncoding
 
 T = TypeVar("T")
@@ -23,6 +24,9 @@ _VALIDATION = re.compile(r"(?P<what>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>.
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _MALFORMED_AT = re.compile(r"\(byte (\d+)\)")
 _LAST_KEY = re.compile(rb'"([A-Za-z_]\w{0,63})"\s*:\s*-?$')
+_CHOICE = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
+SHOWN_CHARS = 100
+"""Of a value that is not allowed."""
 BODY_BYTES_PER_S = 16 * 1024
 """A body may take a second longer than its timeout for each of so many bytes that have come."""
 
@@ -33,6 +37,7 @@ class Decoder(Generic[T]):
     """Decodes bodies of one type; made once, used for every request."""
 
     def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
         self._decoder = msgspec.json.Decoder(kind)
 
     def decode(self, data: bytes) -> T:
@@ -40,7 +45,7 @@ class Decoder(Generic[T]):
         try:
             return self._decoder.decode(data)
         except msgspec.ValidationError as error:
-            raise _blame_field(str(error)) from None
+            raise _blame_field(self._kind, str(error)) from None
         except msgspec.DecodeError as error:
             raise _blame_place(data, str(error)) from None
         except RecursionError:
@@ -102,8 +107,8 @@ def _too_large(max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body may have at most {max_bytes} bytes; send less at a time")
 
 
-def _blame_field(text: str) -> InvalidRequest:
-    """From msgspec's account of a type mismatch (it holds type names and the path, never a value)."""
+def _blame_field(kind: Any, text: str) -> InvalidRequest:
+    """From msgspec's account of a mismatch with `kind`: it holds type names and the path, a value only where few are allowed."""
     match = _VALIDATION.fullmatch(text)
     missing = _MISSING.search(text)
     if missing is not None:
@@ -113,7 +118,13 @@ def _blame_field(text: str) -> InvalidRequest:
         return InvalidRequest(f"the body must be a JSON object of the documented shape: {_lower(text)}")
     path = match["path"]
     where = f"a key of {path}" if match["key"] else path
-    return InvalidRequest(f"{where}: {_lower(match['what'])}", param=path or None)
+    choice = _CHOICE.fullmatch(match["what"])
+    if choice is None:
+        return InvalidRequest(f"{where}: {_lower(match['what'])}", param=path or None)
+    value, allowed = choice[1], allowed_values(kind, path)
+    shown = value if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]}..."
+    advice = f"choose one of {', '.join(allowed)}" if allowed else "choose another"
+    return InvalidRequest(f"{where}: {shown} is not allowed; {advice}", param=path or None)
 
 
 def _blame_place(data: bytes, text: str) -> InvalidRequest:
