@@ -11,7 +11,8 @@
 //   lead = nearest(x / scale) = 128 * high + low, low in -64..63
 // Where the rest is wanted, what these codes leave of each number (at most half a scale) is quantised in the same way once more:
 // together they hold 15 bits and a sign.
-// A NaN makes its row's unit NaN (its group's scale of 13 bits), so it reaches every output instead of becoming a number.
+// A NaN makes its row's unit NaN (its group's scale of 13 bits), so it reaches every output instead of becoming a number. So does an
+// infinity: codes have no sign of it, and so none of the sums that it would be multiplied with.
 #include <bit>
 #include <new>
 
@@ -21,7 +22,7 @@
 namespace sapwood::SAPWOOD_ISA {
 namespace {
 
-constexpr float kSmallest = 1e-30f;  // smaller groups are zero: their reciprocal would overflow
+constexpr float kSmallest = 1e-28f;  // smaller groups are zero: their reciprocals, and that of the unit of a lead, would overflow
 constexpr float kLeadShare = 1 / 2.5f, kLeadReach = 128.f;  // the lead is alone above this share of itself
 
 // A source computes 8 numbers of a row from `kInputs` input rows. The last, partial group is read through zero-filled copies.
@@ -127,7 +128,8 @@ SAPWOOD_INLINE float share_unit(int64_t groups, const Scratch& s) {
   F most = zero();
   for (int64_t g = 0; g < groups; g += 8) most = max_magnitude(most, load(s.reach + g));
   const float largest = largest_magnitude(most);
-  const float unit = largest == 0 ? 1.f : largest / (127.f * kLargestFactor), factor_of_reach = largest == 0 ? 0.f : float(kLargestFactor) / largest;
+  const float unit = largest == 0 ? 1.f : largest / (127.f * kLargestFactor) + (largest - largest);  // NaN where it is not finite
+  const float factor_of_reach = largest == 0 ? 0.f : float(kLargestFactor) / largest;
   for (int64_t g = 0; g < groups; g += 8) {
     const F factor = min(nearest(fma(load(s.reach + g), all(factor_of_reach), all(0.5f))), all(float(kLargestFactor)));
     store(s.factor + g, factor);
@@ -161,7 +163,7 @@ SAPWOOD_INLINE void write_group8(int64_t g, float unit, const Scratch& s, const 
   mark(high != 0, g, row.led[g / kLedGroups]);
   const I packed = pack8(c);
   store_int(out.codes, packed);
-  const int sum = find_starts(c, packed, out.starts);
+  const int sum = find_starts(packed, out.starts);
   out.factor = {{int16_t(factor), int16_t(factor)}, s.factor[g]};
   out.sum = float(int(unsigned(factor) * unsigned(sum + 128 * high)));
 }

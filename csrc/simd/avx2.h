@@ -94,9 +94,7 @@ SAPWOOD_INLINE I broadcast4(const void* p) {  // the same 4 bytes in every 32-bi
   return _mm256_set1_epi32(word);
 }
 SAPWOOD_INLINE I all8(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
-SAPWOOD_INLINE I all16(int v) { return _mm256_set1_epi16(static_cast<short>(v)); }
 SAPWOOD_INLINE I all32(int v) { return _mm256_set1_epi32(v); }
-SAPWOOD_INLINE I ones16() { return _mm256_set1_epi16(1); }
 SAPWOOD_INLINE I bit_and(I a, I b) { return _mm256_and_si256(a, b); }
 SAPWOOD_INLINE I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
 template <int n>
@@ -144,6 +142,15 @@ SAPWOOD_INLINE I dot2(I sum, I a, I b) { return _mm256_dpwssd_epi32(sum, a, b); 
 #define SAPWOOD_HAS_DOT4 1
 SAPWOOD_INLINE I dot4(I sum, I u, I s) { return _mm256_dpbusd_avx_epi32(sum, u, s); }
 SAPWOOD_INLINE I dot2(I sum, I a, I b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
+#endif
+
+#if defined(SAPWOOD_HAS_DOT4)
+SAPWOOD_INLINE void half_sums(I codes, int (&half)[2]) {  // the sums of 16 signed bytes each
+  I sums = dot4(zero_int(), all8(1), codes);
+  sums = add32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+  sums = add32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+  half[0] = _mm256_cvtsi256_si32(sums), half[1] = _mm256_extract_epi32(sums, 4);
+}
 #endif
 
 }  // namespace sapwood::SAPWOOD_ISA

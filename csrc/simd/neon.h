@@ -148,6 +148,10 @@ SAPWOOD_INLINE int32x4_t pack8(I a) {
 }
 SAPWOOD_INLINE I pack8(const I (&c)[4]) { return {pack8(pack16(c[0], c[1])), pack8(pack16(c[2], c[3]))}; }
 
+SAPWOOD_INLINE void half_sums(I codes, int (&half)[2]) {  // the sums of 16 signed bytes each
+  for (int i = 0; i < 2; i++) half[i] = vaddlvq_s8(bytes_of(codes.v[i]));
+}
+
 #define SAPWOOD_HAS_DOT4 1
 SAPWOOD_INLINE int32x4_t dot4(int32x4_t sum, int32x4_t codes, B four) {  // the codes are below 128, so they may be read as signed
   return vdotq_lane_s32(sum, bytes_of(codes), vreinterpret_s8_s32(four), 0);

@@ -113,9 +113,7 @@ SAPWOOD_INLINE I broadcast4(const void* p) {
   return r;
 }
 SAPWOOD_INLINE I all8(int x) { return elements<int8_t>([&](int) { return x; }); }
-SAPWOOD_INLINE I all16(int x) { return elements<int16_t>([&](int) { return x; }); }
 SAPWOOD_INLINE I all32(int x) { return elements<int32_t>([&](int) { return x; }); }
-SAPWOOD_INLINE I ones16() { return elements<int16_t>([](int) { return 1; }); }
 SAPWOOD_INLINE I bit_and(I a, I b) { return elements<int8_t>([&](int i) { return a.bytes[i] & b.bytes[i]; }); }
 SAPWOOD_INLINE I bit_or(I a, I b) { return elements<int8_t>([&](int i) { return a.bytes[i] | b.bytes[i]; }); }
 template <int n>

@@ -78,16 +78,16 @@ struct Dot {
 #endif
 };
 
-// What Dot begins with for each offset, and the sum of a group's 32 codes: `c` as 32-bit numbers, `packed` as bytes.
-SAPWOOD_INLINE int find_starts(const I (&c)[4], I packed, DotStarts& starts) {
+// What Dot begins with for each offset, and the sum of a group's 32 codes.
+SAPWOOD_INLINE int find_starts(I codes, DotStarts& starts) {
 #if defined(SAPWOOD_HAS_DOT4)
-  (void)packed;
-  const int first = sum_of_int(add32(c[0], c[1])), second = sum_of_int(add32(c[2], c[3])), both = int(unsigned(first) + unsigned(second));
-  starts = {-8 * both, -16 * both, {-32 * first, -32 * second}};
+  int half[2];
+  half_sums(codes, half);
+  const int both = half[0] + half[1];
+  starts = {-8 * both, -16 * both, {-32 * half[0], -32 * half[1]}};
   return both;
 #else
-  (void)c;
-  return pair_starts(packed, starts);
+  return pair_starts(codes, starts);
 #endif
 }
 

@@ -1,4 +1,5 @@
 // Linears of every format: against fp64, bitwise over rows / threads / instruction sets, extreme codes, refused sizes.
+#include <algorithm>
 #include <limits>
 #include <memory>
 
@@ -218,6 +219,157 @@ TEST(linear_is_exact_at_extreme_codes) {
     }
 }
 
+namespace {
+
+struct Exact {  // a format whose blocks have a scale of 1 here: w = scale * (code - offset) + min
+  const char* name;
+  int offset, halves;  // as linear_codes.h has them
+  float scale[2], min;
+};
+const Exact kExact[] = {{"q4_0", 8, 1, {1, 1}, 0}, {"q4_1", 0, 1, {1, 1}, 1}, {"q4_k", 0, 1, {63, 63}, -63}, {"q5_0", 16, 1, {1, 1}, 0},
+                        {"q5_1", 16, 1, {1, 1}, 1 + 16}, {"q5_k", 16, 1, {63, 63}, -63 + 16 * 63}, {"q6_k", 32, 2, {127, -128}, 0}};
+
+// Every byte of the codes is what `byte` gives; scales and minima are the largest that a block holds.
+template <class Byte>
+std::shared_ptr<Weight> exact_weight(Format format, int64_t rows, int64_t k, Byte byte) {
+  std::vector<std::byte> raw(size_t(raw_bytes(format, rows, k)));
+  for (auto& b : raw) b = std::byte(byte());
+  const uint16_t one = float_to_half(1.f);
+  const bool super = info(format).block_weights == 256, min = format != Format::kQ4_0 && format != Format::kQ5_0;
+  for (size_t at = 0; at < raw.size(); at += size_t(info(format).block_bytes)) {
+    if (format == Format::kQ6_K) {
+      std::memcpy(&raw[at + 208], &one, 2);
+      for (size_t i = 0; i < 16; i++) raw[at + 192 + i] = std::byte(i % 2 ? -128 : 127);
+      continue;
+    }
+    std::memcpy(&raw[at], &one, 2);
+    if (min) std::memcpy(&raw[at + 2], &one, 2);
+    if (super) std::memset(&raw[at + 4], 0xff, 12);
+  }
+  ThreadPool pool(1);
+  return Weight::pack(format, raw.data(), int64_t(raw.size()), rows, k, pool);
+}
+
+// Rows of numbers that give codes at their ends: +-127 everywhere, and leads whose lower digits are 0, 63 and -64.
+std::vector<float> extreme_rows(int64_t rows, int64_t k) {
+  test::Random random(7);
+  std::vector<float> x(static_cast<size_t>(rows * k));
+  const float leads[] = {0, 128, 16191 / 127.f, 16192 / 127.f, -16191 / 127.f, -16192 / 127.f};
+  for (int64_t i = 0; i < rows * k; i++) {
+    const int64_t row = i / k, group = i % k / 32;
+    const float lead = leads[row % 6], some = row % 3 == 0 ? 1.f : row % 3 == 1 ? -1.f : random.below(2) ? 1.f : -1.f;
+    const float size = row < 6 ? 1.f : std::exp2(-float(group * 7 % 20));  // factors from the largest down to 1
+    x[size_t(i)] = size * (lead != 0 && i % 32 == (group * 5 + row) % 32 ? lead : row < 9 ? some : random.uniform());
+  }
+  return x;
+}
+
+// What linear_codes.cpp promises, in whole numbers up to each rounding.
+float promised(const Exact& exact, const Codes8& codes, int64_t groups, const std::vector<float>& weights) {
+  float acc = 0;
+  for (int64_t g = 0; g < groups; g++) {
+    const Group8& a = codes.groups[g];
+    if (exact.min != 0) acc = std::fma(exact.min, a.sum, acc);
+    for (int half = 0; half < exact.halves; half++) {
+      const float scale = exact.scale[half];
+      int64_t total = 0, lead = 0;
+      for (int i = half * 32 / exact.halves; i < (half + 1) * 32 / exact.halves; i++) {
+        const int64_t code = int64_t((weights[size_t(g * 32 + i)] - exact.min) / scale);  // the offset taken off
+        total += code * a.codes[i];
+        if (i == a.lead) lead = code * a.high;
+      }
+      acc = std::fma(float(total * int64_t(a.factor.number)), scale, acc);
+      acc = std::fma(float(lead * int64_t(a.factor.number)), 128 * scale, acc);
+    }
+  }
+  return acc * *codes.unit;
+}
+
+}  // namespace
+
+TEST(linear_is_the_promised_chain_to_the_bit_at_extreme_codes) {
+  const int64_t rows = 18, k = 1024, n = 20;
+  const auto x = extreme_rows(rows, k);
+  for (const Exact& exact : kExact)
+    for (int fill = 0; fill < 4; fill++) {
+      test::Random random(3);
+      const auto w = exact_weight(format_named(exact.name), n, k, [&] {
+        return fill == 0 ? 0u : fill == 1 ? 255u : fill == 2 ? (random.below(2) ? 255u : 0u) : random.bits() & 255u;
+      });
+      std::vector<std::vector<float>> weights(static_cast<size_t>(n), std::vector<float>(static_cast<size_t>(k)));
+      for (int64_t c = 0; c < n; c++) w->read_row(c, weights[size_t(c)].data());
+      for (const KernelTable* isa : supported_kernels()) {
+        select_kernels(isa->name);
+        Setup s(rows, k, 1);
+        for (int r = 0; r < rows; r++) kernels().quantize(&x[size_t(r * k)], k, s.input.row(r));
+        const auto many = product(Linear({w}), s, int(rows), 1), few = product(Linear({w}), s, 8, 1);
+        select_kernels("auto");
+        CHECK(test::same_bits(few.data(), many.data(), few.size()));
+        int most = 0, least_lead = 0, most_lead = 0, highest = 0;
+        const ActivationView v = s.input.view();
+        for (int64_t g = 0; g < rows * v.groups; g++) {
+          const Group8& a = v.first.groups[g];
+          for (int8_t code : a.codes) most = std::max(most, std::abs(int(code)));
+          highest = std::max(highest, int(a.factor.twice[0]));
+          if (a.high != 0) least_lead = std::min(least_lead, int(a.codes[a.lead])), most_lead = std::max(most_lead, int(a.codes[a.lead]));
+        }
+        CHECK(most == 127 && highest == kLargestFactor && least_lead == -64 && most_lead == 63);
+        for (int64_t r = 0; r < rows; r++) {
+          const Codes8 row{v.first.groups + r * v.groups, nullptr, v.first.unit + r};
+          for (int64_t c = 0; c < n; c++) CHECK(many[size_t(r * n + c)] == promised(exact, row, v.groups, weights[size_t(c)]));
+        }
+      }
+    }
+}
+
+TEST(what_is_no_number_reaches_all_outputs_of_its_row_and_of_no_other) {
+  const int64_t rows = 13, k = 512, n = 20;
+  const float infinite = std::numeric_limits<float>::infinity();
+  for (const Exact& exact : kExact)
+    for (unsigned more : {0u, unsigned(kWantRest)}) {
+      const auto w = exact_weight(format_named(exact.name), n, k, [] { return 0u; });
+      for (const KernelTable* isa : supported_kernels()) {
+        select_kernels(isa->name);
+        Setup s(rows, k, 1, more);
+        const auto before = product(Linear({w}), s, int(rows), 1);
+        for (int row : {2, 7, 11, 12}) {
+          float* x = &s.x[size_t(row * k)];
+          if (row == 2) x[77] = std::numeric_limits<float>::quiet_NaN();
+          else if (row == 7) x[500] = -infinite;
+          else for (int i = 0; i < 32; i++) x[64 + i] = row == 11 || i % 2 ? infinite : -infinite;
+          kernels().quantize(x, k, s.input.row(row));
+        }
+        const auto many = product(Linear({w}), s, int(rows), 1), few = product(Linear({w}), s, 8, 1);
+        select_kernels("auto");
+        for (int64_t i = 0; i < rows * n; i++) {
+          const bool broken = i / n == 2 || i / n == 7 || i / n >= 11;
+          CHECK(broken ? std::isnan(many[size_t(i)]) : test::same_bits(&many[size_t(i)], &before[size_t(i)], 1));
+          if (i < 8 * n) CHECK(broken ? std::isnan(few[size_t(i)]) : test::same_bits(&few[size_t(i)], &before[size_t(i)], 1));
+        }
+      }
+    }
+}
+
+TEST(rows_of_any_size_are_multiplied) {
+  const int64_t k = 64;
+  const auto w = exact_weight(Format::kQ4_0, 1, k, [] { return 255u; });  // all 7
+  for (unsigned more : {0u, unsigned(kWantRest)})
+    for (const KernelTable* isa : supported_kernels()) {
+      select_kernels(isa->name);
+      Setup s(1, k, 1, more);
+      for (float size = 1e36f; size > 1e-44f; size *= 0.85f)
+        for (float others : {0.f, 1e-3f, 0.9f}) {
+          for (int64_t i = 0; i < k; i++) s.x[size_t(i)] = size * (i == 5 ? 1.f : i < 32 ? others * 0.37f : others * 1e-3f);
+          kernels().quantize(s.x.data(), k, s.input.row(0));
+          double want = 0;
+          for (float x : s.x) want += 7 * double(x);
+          const double error = std::fabs(product(Linear({w}), s, 1, 1)[0] - want);
+          CHECK(error <= std::fabs(want) * (more ? 1e-4 : 2e-2) + 1e-25);  // groups below 1e-28 are zero
+        }
+      select_kernels("auto");
+    }
+}
+
 TEST(quantised_rows_keep_the_error_bound_and_spread_nan) {
   test::Random random(1);
   const int64_t k = 100;  // not a multiple of the group
@@ -245,7 +397,7 @@ TEST(quantised_rows_keep_the_error_bound_and_spread_nan) {
   CHECK(std::isnan(v.first.unit[1]) && std::isnan(v.scale13[4 + 1]) && std::isinf(v.scale13[4 + 3]) && !std::isnan(v.scale13[4 + 2]));
   x[40] = 1;
   kernels().quantize(x.data(), k, a.row(1));
-  CHECK(std::isinf(v.first.unit[1]));
+  CHECK(std::isnan(v.first.unit[1]));  // of an infinity too
 }
 
 TEST(weights_of_the_wrong_size_are_refused) {
