@@ -134,7 +134,8 @@ SAPWOOD_INLINE uint64_t led_from(const Rows& rows, int64_t group) {
   return any >> group % kLedGroups;
 }
 
-// The high digits of the rows whose leads lie in this part of the group, 128 times; of the others 0, which changes nothing.
+// 128 times the products with the high digits, of the rows that have one; where it lies in the other half of the group, 0 is added.
+// A branch for each row: on real activations less than half of the rows of such a tile have one.
 template <class S, int kHalf, int R, class Reader>
 SAPWOOD_INLINE void add_leads(const Reader& reader, const Rows& rows, PF (&acc)[R]) {
   const PF scale = mul(reader.scale(kHalf), panel_all(128.f));

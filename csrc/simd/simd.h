@@ -47,8 +47,8 @@ SAPWOOD_INLINE void forget_loads() { asm volatile("" ::: "memory"); }
 //
 // Without a 4-way dot instruction pairs of products are added in 16 bits, two sums to a lane, and `start` has two halves (see
 // find_starts). They may wrap on the way: what each comes to has 16 products of +-16 x 127 (8 of +-32 x 127 where the codes have 6
-// bits; 16 of 15 x 127 without an offset), which fits. The instruction that then adds the two takes a factor without being asked
-// twice, so a group's scale costs nothing.
+// bits; 16 of 15 x 127 without an offset), which fits. The instruction that then adds the two multiplies them by a factor without
+// a second instruction, so a group's scale costs nothing.
 //
 // scaled() is the total times the factor, rounded once: also where it is multiplied as a float, because it has fewer than 24 bits.
 // lead() is the same for one step whose activations are `high` in one place (as `digits` has it) and 0 in the others.

@@ -18,17 +18,13 @@ from sapwood.server.openai.embeddings import EmbeddingFields
 from sapwood.server.openai.schema import ChatFields
 
 
-class Circle(msgspec.Struct, tag="circle"):
+class Circle(msgspec.Struct):
     fill: Literal[1, 2] = 1
 
 
-class Square(msgspec.Struct, tag="square"):
-    side: int = 0
-
-
 class Shapes(msgspec.Struct):
-    one: Circle | Square | None = None
-    many: list[Circle | Square] = []
+    one: Circle | str | None = None
+    many: list[Circle | str] = []
     colours: dict[str, Literal["red", "blue"]] = {}
 
 
@@ -41,8 +37,8 @@ def blame(kind: type[Any], body: str) -> InvalidRequest:
 @pytest.mark.parametrize(
     ("kind", "body", "param", "choices"),
     [
-        (Shapes, '{"one": {"type": "oval"}}', "one.type", "circle, square"),
-        (Shapes, '{"many": [{"type": "square"}, {"type": "circle", "fill": 3}]}', "many[1].fill", "1, 2"),
+        (Shapes, '{"one": {"fill": 0}}', "one.fill", "1, 2"),
+        (Shapes, '{"many": ["square", {"fill": 3}]}', "many[1].fill", "1, 2"),
         (Shapes, '{"colours": {"sky": "grey"}}', "colours[...]", "blue, red"),
         (
             ChatFields,

@@ -11,27 +11,22 @@ from typing import Any
 
 from msgspec import inspect
 
-_STEP = re.compile(r"\.?(?P<name>[^.\[\]]+)|\[(?P<index>[^\]]*)\]")
+_STEP = re.compile(r"\.?(?P<name>[^.\[\]]+)|\[[^\]]*\]")
 
 
 def allowed_values(kind: Any, path: str) -> list[str]:
     """The values that a body of type `kind` may have at `path` (as in msgspec's messages, without `$`), sorted; empty where they
     cannot be listed."""
     places = [inspect.type_info(kind)]
-    tags = set[str]()
     for step in _STEP.finditer(path):
-        structs = [place for place in _branches(places) if isinstance(place, inspect.StructType)]
-        tags = {str(place.tag) for place in structs if place.tag_field == step["name"]}
         places = list(_inside(places, step["name"]))
-    return sorted(tags | set(_choices(places)))
+    return sorted({str(value) for place in _branches(places) if isinstance(place, inspect.LiteralType) for value in place.values})
 
 
 def _branches(places: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
     for place in places:
         if isinstance(place, inspect.UnionType):
             yield from _branches(place.types)
-        elif isinstance(place, inspect.Metadata):
-            yield from _branches([place.type])
         else:
             yield place
 
@@ -40,19 +35,9 @@ def _inside(places: Iterable[inspect.Type], name: str | None) -> Iterator[inspec
     """One step further: the field `name`, or what lists and objects hold where it is None."""
     for place in _branches(places):
         if name is not None:
-            if isinstance(place, inspect.StructType | inspect.TypedDictType | inspect.DataclassType):
+            if isinstance(place, inspect.StructType):
                 yield from (field.type for field in place.fields if field.encode_name == name)
         elif isinstance(place, inspect.DictType):
             yield place.value_type
         elif isinstance(place, inspect.CollectionType):
             yield place.item_type
-        elif isinstance(place, inspect.TupleType):
-            yield from place.item_types
-
-
-def _choices(places: Iterable[inspect.Type]) -> Iterator[str]:
-    for place in _branches(places):
-        if isinstance(place, inspect.LiteralType):
-            yield from map(str, place.values)
-        elif isinstance(place, inspect.EnumType):
-            yield from (str(member.value) for member in place.cls)
