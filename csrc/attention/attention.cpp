@@ -117,18 +117,15 @@ void Attention::run_strip(const Step& step, const Strip& strip, int kv_head, Scr
   }
 }
 
-void Attention::run(const Lane& lane, const Step& step) {
+void Attention::run(Lane& lane, const Step& step) {
   Scratch& s = *scratch_[size_t(lane.index)];
-  const auto& ahead = step.plan.ahead();
-  Span span;
-  if (!ahead.empty()) {
-    while (step.ahead->take(int64_t(ahead.size()) * kv_.kv_heads, 1, span))
-      run_ahead(step, ahead[size_t(span.begin / kv_.kv_heads)], int(span.begin % kv_.kv_heads), s);
-    lane.barrier();
-  }
-  const auto& strips = step.plan.strips();
-  while (step.strips->take(int64_t(strips.size()) * kv_.kv_heads, 1, span))
-    run_strip(step, strips[size_t(span.begin / kv_.kv_heads)], int(span.begin % kv_.kv_heads), s);
+  const auto divide = [&](const std::vector<Strip>& strips, auto&& f) {
+    lane.divide(int64_t(strips.size()) * kv_.kv_heads, 1, [&](Span part) {
+      for (int64_t i = part.begin; i < part.end; i++) f(strips[size_t(i / kv_.kv_heads)], int(i % kv_.kv_heads));
+    });
+  };
+  divide(step.plan.ahead(), [&](const Strip& strip, int kv_head) { run_ahead(step, strip, kv_head, s); });
+  divide(step.plan.strips(), [&](const Strip& strip, int kv_head) { run_strip(step, strip, kv_head, s); });
 }
 
 }  // namespace sapwood

@@ -26,8 +26,8 @@ class Attention {
   Attention& operator=(const Attention&) = delete;
 
   void prepare(const AttentionPlan& plan);  // before the region: makes room for the plan's partials
-  // Every lane calls it; `queries` and `out` are [row][stride], heads side by side. Contains one barrier when the plan has a
-  // stage A. Claims must be reset before.
+  // Every lane calls it; `queries` and `out` are [row][stride], heads side by side. The output is whole when
+  // it returns.
   struct Step {
     const AttentionPlan& plan;
     const KvPool& pool;
@@ -37,9 +37,8 @@ class Attention {
     int64_t query_stride;
     float* out;
     int64_t out_stride;
-    Claims *ahead, *strips;
   };
-  void run(const Lane& lane, const Step& step);
+  void run(Lane& lane, const Step& step);
 
  private:
   struct Scratch;

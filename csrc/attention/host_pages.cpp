@@ -28,7 +28,7 @@ void HostPages::check(const KvPool& pool, const std::vector<PageMove>& saves, co
 void HostPages::carry(ThreadPool& lanes, const KvPool& pool, const std::vector<PageMove>& saves, const std::vector<PageMove>& loads) const {
   if (saves.empty() && loads.empty()) return;
   lanes.run([&](Lane& lane) {
-    const Span layers = lane.share(layers_);  // no two lanes touch one byte, so no barrier is needed
+    const Span layers = lane.share(layers_);  // no two lanes touch one byte
     for (int layer = int(layers.begin); layer < int(layers.end); layer++) {
       for (const auto [from, to] : saves) std::memcpy(at(to, layer), pool.page(layer, int64_t(from) * span_, 0), size_t(layer_bytes_));
       for (const auto [from, to] : loads) std::memcpy(pool.page(layer, int64_t(to) * span_, 0), at(from, layer), size_t(layer_bytes_));

@@ -51,10 +51,9 @@ void measure(const std::vector<Linear>& ring, ThreadPool& pool, int rows, int le
   std::vector<double> times;
   const double end = now() + seconds;
   for (size_t i = 0; times.size() < 5 || now() < end; i++) {
-    Claims claims;
     const Linear& linear = ring[i % ring.size()];
     const double start = clock();
-    pool.run([&](Lane& lane) { linear.run(lane, claims, input.view(), rows, out.data(), n); });
+    pool.run([&](Lane& lane) { linear.run(lane, input.view(), rows, out.data(), n); });
     times.push_back(clock() - start);
   }
   std::sort(times.begin(), times.end());
@@ -97,11 +96,10 @@ void measure_attention(const Options& options, ThreadPool& pool, int rows) {
   std::vector<double> times;
   const double end = now() + std::stod(options.at("seconds"));
   for (int i = 0; times.size() < 5 || now() < end; i++) {
-    Claims ahead, strips;
     const auto clock = options.at("clock") == "cpu" ? cpu_now : now;
     const double start = clock();
     pool.run([&](Lane& lane) {
-      attention.run(lane, {plan, kv, i % layers, {heads, 0.125f, 0, 0}, x.data(), width, out.data(), width, &ahead, &strips});
+      attention.run(lane, {plan, kv, i % layers, {heads, 0.125f, 0, 0}, x.data(), width, out.data(), width});
     });
     times.push_back(clock() - start);
   }
@@ -121,7 +119,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "q4_1";
   select_kernels(options["isa"].c_str());
   ThreadPool pool(std::stoi(options["threads"]));
-  pool.pin_caller();
+  pool.settle_caller();
   if (what == "attention") {
     std::printf("attention %s t%d", kernels().name, pool.lanes());
     for (int rows : numbers(options["rows"])) measure_attention(options, pool, rows);

@@ -76,12 +76,11 @@ OutMatrix linear(ThreadPool& pool, std::vector<std::shared_ptr<Weight>> weights,
   if (rows == 0) return out;
   nb::gil_scoped_release release;
   const Activations input(rows, product.k(), product.want());
-  Claims claims;
   pool.run([&](Lane& lane) {
-    const Span share = lane.share(rows);
-    for (int64_t r = share.begin; r < share.end; r++) kernels().quantize(x.data() + r * product.k(), product.k(), input.row(r));
-    lane.barrier();
-    product.run(lane, claims, input.view(), int(rows), out.data(), product.columns());
+    lane.divide(rows, lane.chunk(rows), [&](Span part) {
+      for (int64_t r = part.begin; r < part.end; r++) kernels().quantize(x.data() + r * product.k(), product.k(), input.row(r));
+    });
+    product.run(lane, input.view(), int(rows), out.data(), product.columns());
   });
   return out;
 }

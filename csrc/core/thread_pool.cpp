@@ -15,6 +15,12 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t old) {
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
 }
 
+// Compute threads are of the normal class whatever the thread that made them is (see `offer_core`).
+void be_normal() {
+  const sched_param none{};
+  pthread_setschedparam(pthread_self(), SCHED_OTHER, &none);  // a refusal changes speed, not results
+}
+
 std::vector<int> allowed_cores() {
   std::vector<int> cores;
   cpu_set_t set;
@@ -27,12 +33,12 @@ std::vector<int> allowed_cores() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int lanes, bool pin) : lanes_(lanes) {
+ThreadPool::ThreadPool(int lanes, bool pin) : lanes_(lanes), work_(std::max(lanes, 1)) {
   require(lanes >= 1 && lanes <= 1024, "a thread pool needs 1 to 1024 threads, not " + std::to_string(lanes));
   if (pin) cores_ = allowed_cores();
   errors_.resize(size_t(lanes));
   workers_.reserve(size_t(lanes - 1));
-  for (int index = 1; index < lanes; index++) workers_.emplace_back([this, index] { work(index); });
+  for (int index = 1; index < lanes; index++) workers_.emplace_back([this, index] { serve(index); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -42,7 +48,8 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-void ThreadPool::pin_to(int index) const {
+void ThreadPool::settle(int index) const {
+  be_normal();
   if (cores_.empty()) return;
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -51,7 +58,7 @@ void ThreadPool::pin_to(int index) const {
 }
 
 void ThreadPool::call(int index) {
-  Lane lane(*this, index, lanes_);
+  Lane lane(*this, index, lanes_, index == 0, first_phase_);
   try {
     function_(context_, lane);
   } catch (...) {
@@ -63,6 +70,7 @@ void ThreadPool::start(Function function, void* context) {
   const std::lock_guard turn(region_);
   function_ = function;
   context_ = context;
+  first_phase_ = work_.begin_region();
   if (lanes_ > 1) {
     running_.store(uint32_t(lanes_ - 1), std::memory_order_relaxed);
     epoch_.fetch_add(1, std::memory_order_release);
@@ -74,8 +82,8 @@ void ThreadPool::start(Function function, void* context) {
     if (error) std::rethrow_exception(std::exchange(error, nullptr));
 }
 
-void ThreadPool::work(int index) {
-  pin_to(index);
+void ThreadPool::serve(int index) {
+  settle(index);
   for (uint32_t seen = 0;; seen++) {
     wait_while(epoch_, seen);
     if (quit_.load(std::memory_order_relaxed)) return;
@@ -84,15 +92,8 @@ void ThreadPool::work(int index) {
   }
 }
 
-void ThreadPool::barrier() {
-  const uint32_t generation = generation_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == uint32_t(lanes_)) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(generation + 1, std::memory_order_release);
-    generation_.notify_all();
-  } else {
-    wait_while(generation_, generation);
-  }
+void ThreadPool::wait_for(uint32_t phase) {
+  for (uint32_t newest; (newest = work_.newest()) < phase;) wait_while(work_.newest_word(), newest);
 }
 
 }  // namespace sapwood

@@ -100,11 +100,10 @@ void Linear::run_panels(Span panels, const ActivationView& input, int rows, floa
   }
 }
 
-void Linear::run(const Lane& lane, Claims& claims, const ActivationView& input, int rows, float* out, int64_t out_stride) const {
+void Linear::run(Lane& lane, const ActivationView& input, int rows, float* out, int64_t out_stride) const {
   if (rows == 0) return;
-  if (rows <= kStaticRows || lane.count == 1) return run_panels(lane.share(panels_), input, rows, out, out_stride);
-  const int64_t chunk = std::max<int64_t>(2, panels_ / (12 * lane.count));
-  for (Span span; claims.take(panels_, chunk, span);) run_panels(span, input, rows, out, out_stride);
+  const int64_t least = rows > kStreamRows ? 2 : kStreamBytes * panels_ / int64_t(size_bytes()) + 1;
+  lane.divide(panels_, std::max(least, panels_ / (12 * lane.count)), [&](Span span) { run_panels(span, input, rows, out, out_stride); });
 }
 
 }  // namespace sapwood

@@ -48,12 +48,12 @@ class Linear {
   unsigned want() const { return want_; }
   size_t size_bytes() const;
 
-  // This lane's part of the product; every lane calls it with the same arguments and its own Lane. `claims` must be reset
-  // before the region (or, a barrier earlier, by one lane). The caller puts a barrier after it.
-  void run(const Lane& lane, Claims& claims, const ActivationView& input, int rows, float* out, int64_t out_stride) const;
+  // Every lane calls it with the same arguments and its own Lane; the product is whole when it returns.
+  void run(Lane& lane, const ActivationView& input, int rows, float* out, int64_t out_stride) const;
 
  private:
-  static constexpr int kStaticRows = 8;  // bandwidth-bound up to here: long sequential streams beat balancing
+  static constexpr int kStreamRows = 8;                // bandwidth-bound up to here:
+  static constexpr int64_t kStreamBytes = 48 << 10;    // a lane reads at least so much in a row
   void run_panels(Span panels, const ActivationView& input, int rows, float* out, int64_t out_stride) const;
 
   std::vector<std::shared_ptr<Weight>> weights_;

@@ -1,41 +1,50 @@
 #include "program/ops.h"
 
+#include <algorithm>
+
 namespace sapwood {
 namespace {
 
+constexpr int64_t kLeastHeads = 4;  // fewer are done before another lane has taken any
+
 const float* or_null(const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); }
+
+// Calls f(row) for every row, on whichever lane takes it.
+template <class F>
+void for_rows(Lane& lane, int64_t rows, F&& f) {
+  lane.divide(rows, lane.chunk(rows), [&](Span part) {
+    for (int64_t row = part.begin; row < part.end; row++) f(row);
+  });
+}
 
 }  // namespace
 
-void EmbedOp::run(const Lane& lane, const StepContext& context) {
-  const Span rows = lane.share(context.count(x->domain));
-  for (int64_t row = rows.begin; row < rows.end; row++) {
+void EmbedOp::run(Lane& lane, const StepContext& context) {
+  for_rows(lane, context.count(x->domain), [&](int64_t row) {
     float* to = x->row(context.first(*x) + row);
     weight->read_row(context.rows.tokens[size_t(context.tokens.begin + row)], to);
-    if (scale == 1.f) continue;
+    if (scale == 1.f) return;
     for (int64_t i = 0; i < x->width; i++) to[i] *= scale;
-  }
+  });
 }
 
-void NormOp::run(const Lane& lane, const StepContext& context) {
+void NormOp::run(Lane& lane, const StepContext& context) {
   const KernelTable& table = kernels();
-  const Span rows = lane.share(context.count(out->domain));
-  for (int64_t i = rows.begin; i < rows.end; i++) {
+  for_rows(lane, context.count(out->domain), [&](int64_t i) {
     const auto at = [&](const FloatBuffer& b) { return b.row(out->domain == b.domain ? context.first(b) + i : context.logit_rows[size_t(i)].row); };
     float* residual = at(*x);
     if (delta != nullptr && delta_norm.empty()) table.add_rows(residual, at(*delta), x->width);
     if (delta != nullptr && !delta_norm.empty()) table.add_normed(residual, at(*delta), delta_norm.data(), x->width, epsilon);
     table.rms_norm(residual, weight.data(), x->width, epsilon, out->row(context.first(*out) + i));
-  }
+  });
 }
 
-void LinearOp::run(const Lane& lane, const StepContext& context) {
-  linear->run(lane, claims, input->data->view(context.first(*input)), int(context.count(out->domain)), out->row(context.first(*out)), out->stride);
+void LinearOp::run(Lane& lane, const StepContext& context) {
+  linear->run(lane, input->data->view(context.first(*input)), int(context.count(out->domain)), out->row(context.first(*out)), out->stride);
 }
 
-void BiasOp::run(const Lane& lane, const StepContext& context) {
-  const Span rows = lane.share(context.count(x->domain));
-  for (int64_t row = rows.begin; row < rows.end; row++) kernels().add_rows(x->row(context.first(*x) + row), bias.data(), x->width);
+void BiasOp::run(Lane& lane, const StepContext& context) {
+  for_rows(lane, context.count(x->domain), [&](int64_t row) { kernels().add_rows(x->row(context.first(*x) + row), bias.data(), x->width); });
 }
 
 // Heads of a row: query heads, then one item per kv head, which prepares the key and stores key and value.
@@ -60,35 +69,32 @@ void HeadsOp::run_head(const StepContext& context, int64_t row, int head) const 
   context.pool.store(layer, context.rows.kinds[size_t(context.pool.kind(layer))].locations[size_t(row)], head - query_heads, at(head), at(value));
 }
 
-void HeadsOp::run(const Lane& lane, const StepContext& context) {
+void HeadsOp::run(Lane& lane, const StepContext& context) {
   const int heads = query_heads + context.pool.shape().kv_heads;
-  const Span items = lane.share(context.count(Domain::kTokens) * heads);
-  for (int64_t i = items.begin; i < items.end; i++) run_head(context, context.tokens.begin + i / heads, int(i % heads));
+  const int64_t items = context.count(Domain::kTokens) * heads;
+  lane.divide(items, std::max(kLeastHeads, lane.chunk(items)), [&](Span part) {
+    for (int64_t i = part.begin; i < part.end; i++) run_head(context, context.tokens.begin + i / heads, int(i % heads));
+  });
 }
 
-void AttentionOp::prepare(const StepContext&) {
-  ahead.reset(), strips.reset();
-  attention->prepare(*plan);
+void AttentionOp::prepare(const StepContext&) { attention->prepare(*plan); }
+
+void AttentionOp::run(Lane& lane, const StepContext& context) {
+  attention->run(lane, {*plan, context.pool, layer, shape, qkv->data.data(), qkv->stride, out->data.data(), out->stride});
 }
 
-void AttentionOp::run(const Lane& lane, const StepContext& context) {
-  attention->run(lane, {*plan, context.pool, layer, shape, qkv->data.data(), qkv->stride, out->data.data(), out->stride, &ahead, &strips});
-}
-
-void QuantiseOp::run(const Lane& lane, const StepContext& context) {
+void QuantiseOp::run(Lane& lane, const StepContext& context) {
   const KernelTable& table = kernels();
-  const Span rows = lane.share(context.count(out->domain));
-  for (int64_t row = rows.begin; row < rows.end; row++) {
+  for_rows(lane, context.count(out->domain), [&](int64_t row) {
     const float* from = x->row(context.first(*x) + row);
     const QuantizedRow to = out->row(context.first(*out) + row);
     if (!gated) table.quantize(from, out->k, to);
     else (gate == Gate::kSilu ? table.silu_gate : table.gelu_gate)(from, from + out->k, out->k, to);
-  }
+  });
 }
 
-void SoftCapOp::run(const Lane& lane, const StepContext& context) {
-  const Span rows = lane.share(context.count(x->domain));
-  for (int64_t row = rows.begin; row < rows.end; row++) kernels().soft_cap(x->row(context.first(*x) + row), x->width, cap);
+void SoftCapOp::run(Lane& lane, const StepContext& context) {
+  for_rows(lane, context.count(x->domain), [&](int64_t row) { kernels().soft_cap(x->row(context.first(*x) + row), x->width, cap); });
 }
 
 void SampleOp::prepare(const StepContext& context) {

@@ -1,5 +1,5 @@
 // Owns: the operations that a program is made of. Each works on static buffers and is told only the rows of this step.
-// Invariant: `run` is called either by every lane for all rows, with a barrier after it, or by one lane alone for a piece of them.
+// Invariant: `run` is called either by every lane for all rows, or by one lane alone for a piece of them; its work is whole when it returns.
 #pragma once
 #include <memory>
 #include <span>
@@ -60,7 +60,7 @@ class Op {
   virtual void touch(int stage) = 0;  // while recording: tells its buffers what it reads and writes
   virtual bool mixes_rows() const { return false; }  // a row needs what other rows of the step have left
   virtual void prepare(const StepContext&) {}        // on the compute thread, before the region
-  virtual void run(const Lane& lane, const StepContext& context) = 0;
+  virtual void run(Lane& lane, const StepContext& context) = 0;
 };
 
 struct EmbedOp final : Op {  // x[row] = scale * weight[token of the row]
@@ -69,7 +69,7 @@ struct EmbedOp final : Op {  // x[row] = scale * weight[token of the row]
   std::shared_ptr<Weight> weight;
   float scale;
   FloatBuffer* x;
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 };
 
 // x[row] += delta[row] (or += rms_norm(delta[row]) * delta_norm); out[row] = rms_norm(x[row]) * weight, quantised.
@@ -85,7 +85,7 @@ struct NormOp final : Op {
   std::vector<float> delta_norm, weight;
   float epsilon;
   ActivationBuffer* out;
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 };
 
 struct LinearOp final : Op {
@@ -94,9 +94,7 @@ struct LinearOp final : Op {
   std::unique_ptr<Linear> linear;
   ActivationBuffer* input;
   FloatBuffer* out;
-  Claims claims;
-  void prepare(const StepContext&) override { claims.reset(); }
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 };
 
 struct BiasOp final : Op {  // x[row] += bias
@@ -104,7 +102,7 @@ struct BiasOp final : Op {  // x[row] += bias
   void touch(int stage) override { x->read(stage), x->write(stage); }
   FloatBuffer* x;
   std::vector<float> bias;
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 };
 
 // qkv[row] = [query heads | key heads | value heads]: bias, norms and rotation in place; keys and values go to the pool.
@@ -117,7 +115,7 @@ struct HeadsOp final : Op {
   std::vector<float> bias, query_norm, key_norm;                   // each may be empty
   std::vector<float> query_balance, key_balance;                   // [kv_heads * head_dim], empty or reciprocal powers of two
   std::shared_ptr<const std::vector<float>> cosine, sine;          // [position][rotary_dim / 2]
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 
  private:
   void run_head(const StepContext&, int64_t row, int head) const;
@@ -132,9 +130,8 @@ struct AttentionOp final : Op {
   int layer;
   AttentionShape shape;
   FloatBuffer *qkv, *out;
-  Claims ahead, strips;
   void prepare(const StepContext&) override;
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 };
 
 enum class Gate : uint8_t { kSilu, kGeluTanh };
@@ -147,7 +144,7 @@ struct QuantiseOp final : Op {
   bool gated = false;
   Gate gate = Gate::kSilu;
   ActivationBuffer* out;
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 };
 
 struct SoftCapOp final : Op {  // x = cap * tanh(x / cap)
@@ -155,7 +152,7 @@ struct SoftCapOp final : Op {  // x = cap * tanh(x / cap)
   void touch(int stage) override { x->read(stage), x->write(stage); }
   FloatBuffer* x;
   float cap;
-  void run(const Lane&, const StepContext&) override;
+  void run(Lane&, const StepContext&) override;
 };
 
 // Chooses ids, which go to the token table and to the step's output, and reports log-probabilities.
@@ -165,7 +162,7 @@ struct SampleOp final : Op {
   FloatBuffer* logits;
   Sampler* sampler;
   void prepare(const StepContext&) override;
-  void run(const Lane& lane, const StepContext& context) override {
+  void run(Lane& lane, const StepContext& context) override {
     if (context.masks != nullptr) context.masks->wait();
     sampler->run(lane);
   }

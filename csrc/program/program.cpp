@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/offer.h"
 
 namespace sapwood {
 namespace {
@@ -247,14 +248,14 @@ int64_t Program::count_pieces(int64_t rows) const {
   return lanes * std::max<int64_t>(1, rows / (lanes * piece_rows_));
 }
 
-void Program::run_ops(const Lane& lane, const Span& ops, const StepContext& context) {
+void Program::run_ops(Lane& lane, const Span& ops, const StepContext& context) {
   using Clock = std::chrono::steady_clock;
   const bool timed = profiling_ && lane.is_caller;
   auto before = timed ? Clock::now() : Clock::time_point();
   for (int64_t i = ops.begin; i < ops.end; i++) {
     Op& op = *ops_[size_t(i)];
     op.run(lane, context);
-    lane.barrier();
+    offer_core();
     if (!timed) continue;
     const auto now = Clock::now();
     profile_[op.name()] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
@@ -262,23 +263,21 @@ void Program::run_ops(const Lane& lane, const Span& ops, const StepContext& cont
   }
 }
 
-void Program::run_stage(const Lane& lane, Stage& stage, const StepContext& context) {
+void Program::run_stage(Lane& lane, const Stage& stage, const StepContext& context) {
   const int64_t rows = context.count(Domain::kTokens), pieces = stage.mixes_rows ? 0 : count_pieces(rows);
   if (pieces == 0) return run_ops(lane, stage.ops, context);
   StepContext piece = context;
   piece.scratch = lane.index * 2 * piece_rows_;
-  for (Span taken; stage.pieces.take(pieces, 1, taken);) {
+  Lane alone = lane.alone();
+  lane.divide(pieces, 1, [&](Span taken) {
     piece.tokens = {rows * taken.begin / pieces, rows * taken.end / pieces};
-    run_ops(lane.alone(), stage.ops, piece);
-  }
-  lane.barrier();
+    run_ops(alone, stage.ops, piece);
+  });
 }
 
 void Program::run_stages(size_t first, size_t end, const StepContext& context) {
-  for (size_t s = first; s < end; s++) {
-    stages_[s].pieces.reset();
+  for (size_t s = first; s < end; s++)
     for (int64_t i = stages_[s].ops.begin; i < stages_[s].ops.end; i++) ops_[size_t(i)]->prepare(context);
-  }
   pool_->run([&](Lane& lane) {
     for (size_t s = first; s < end; s++) run_stage(lane, stages_[s], context);
   });

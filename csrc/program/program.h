@@ -9,7 +9,7 @@
 // A row's arithmetic is the same either way.
 //
 // Operations on rows of logits are its tail, replayed for one block of rows after the other, so that logits never take more memory
-// than a block. Invariant: between two stages, and between operations that lanes share, every lane passes a barrier; buffers are
+// than a block. Invariant: a stage, and an operation that lanes share, is whole before the next begins; buffers are
 // allocated once, when recording is finished.
 #pragma once
 #include <deque>
@@ -64,7 +64,7 @@ class Program : public std::enable_shared_from_this<Program> {
   FloatBuffer& buffer(int index);
   const FloatBuffer& kept_buffer(int index);  // whose rows can be looked at after a step
   int64_t last_count(Domain domain) const { return domain == Domain::kTokens ? int64_t(rows_.tokens.size()) : last_block_; }  // of logits: the last block
-  // With profiling on, lane 0 adds up the nanoseconds between barriers, by operation name.
+  // With profiling on, lane 0 adds up the nanoseconds of operations, by name.
   void set_profiling(bool on) { profiling_ = on, profile_.clear(); }
   const std::map<std::string, int64_t>& profile() const { return profile_; }
   const SlotTables& tables() const { return tables_; }
@@ -75,14 +75,13 @@ class Program : public std::enable_shared_from_this<Program> {
   struct Stage {
     Span ops;
     bool mixes_rows;
-    Claims pieces;
   };
   void allocate();
   void cut_stages();
   int64_t count_pieces(int64_t rows) const;
   void run_stages(size_t first, size_t end, const StepContext& context);
-  void run_stage(const Lane& lane, Stage& stage, const StepContext& context);
-  void run_ops(const Lane& lane, const Span& ops, const StepContext& context);
+  void run_stage(Lane& lane, const Stage& stage, const StepContext& context);
+  void run_ops(Lane& lane, const Span& ops, const StepContext& context);
   void recording() const;
   const AttentionPlan* plan_for(int window, int group, int kind);
   int64_t capacity(Domain domain) const;

@@ -50,7 +50,7 @@ ComputeStream::Result ComputeStream::run(Job& job) {
 }
 
 void ComputeStream::work() {
-  pool_->pin_caller();
+  pool_->settle_caller();
   for (;;) {
     // The next step often follows at once. Only this thread spins: a waiting caller would take a core from the lanes.
     spin_until([&] { return launched_.load(std::memory_order_acquire) > completed_.load(std::memory_order_relaxed); });

@@ -7,7 +7,7 @@
 namespace sapwood {
 namespace {
 
-constexpr int kRowsPerLane = 4;  // with fewer rows the lanes share vocabularies
+constexpr int kRowsPerLane = 4, kSlicesPerLane = 4;  // with fewer rows the lanes share vocabularies
 
 }  // namespace
 
@@ -30,15 +30,24 @@ void Sampler::prepare(const LogitRow* rows, int64_t count, const float* logits, 
   }
 }
 
-// Calls f(row, segments) for this lane's part of all rows' segments.
+// Calls f(row, segments) for parts that make up all rows' segments, on whichever lane takes them.
 template <class F>
-void Sampler::for_slices(const Lane& lane, F&& f) {
-  const int64_t slices = count_ < kRowsPerLane * lane.count ? lane.count : 1, segments = segments_.count();
-  const Span share = lane.share(count_ * slices);
-  for (int64_t i = share.begin; i < share.end; i++) {
-    const int64_t slice = i % slices;
-    f(i / slices, Span{segments * slice / slices, segments * (slice + 1) / slices});
-  }
+void Sampler::for_slices(Lane& lane, F&& f) {
+  const int64_t slices = count_ < kRowsPerLane * lane.count ? kSlicesPerLane * lane.count : 1, segments = segments_.count();
+  lane.divide(count_ * slices, lane.chunk(count_ * slices), [&](Span part) {
+    for (int64_t i = part.begin; i < part.end; i++) {
+      const int64_t slice = i % slices;
+      f(i / slices, Span{segments * slice / slices, segments * (slice + 1) / slices});
+    }
+  });
+}
+
+// Calls f(row) for all rows, on whichever lane takes them.
+template <class F>
+void Sampler::for_rows(Lane& lane, F&& f) {
+  lane.divide(count_, lane.chunk(count_), [&](Span part) {
+    for (int64_t i = part.begin; i < part.end; i++) f(i);
+  });
 }
 
 void Sampler::steer(Work& work) const {
@@ -120,20 +129,12 @@ void Sampler::finish(int64_t index, Scratch& scratch) {
   if (row.report >= 0) report(index, id, scratch);
 }
 
-void Sampler::run(const Lane& lane) {
+void Sampler::run(Lane& lane) {
   Scratch& scratch = *scratch_[size_t(lane.index)];
-  const Span rows = lane.share(count_);
-  if (steers_) {
-    for (int64_t i = rows.begin; i < rows.end; i++) steer(work_[size_t(i)]);
-    lane.barrier();
-  }
+  if (steers_) for_rows(lane, [&](int64_t row) { steer(work_[size_t(row)]); });
   for_slices(lane, [&](int64_t row, Span segments) { find_largest(row, segments, scratch); });
-  lane.barrier();
-  if (weighs_) {
-    for_slices(lane, [&](int64_t row, Span segments) { weigh(row, segments, scratch); });
-    lane.barrier();
-  }
-  for (int64_t i = rows.begin; i < rows.end; i++) finish(i, scratch);
+  if (weighs_) for_slices(lane, [&](int64_t row, Span segments) { weigh(row, segments, scratch); });
+  for_rows(lane, [&](int64_t row) { finish(row, scratch); });
 }
 
 }  // namespace sapwood

@@ -44,7 +44,7 @@ class Sampler {
 
   // On the compute thread, before the region. Logit row i of the block is at logits + i * stride; results go to `output`.
   void prepare(const LogitRow* rows, int64_t count, const float* logits, int64_t stride, StepOutput& output);
-  void run(const Lane& lane);  // every lane; contains barriers
+  void run(Lane& lane);  // every lane; all rows are done when it returns
 
  private:
   struct Work {
@@ -70,7 +70,9 @@ class Sampler {
   };
 
   template <class F>
-  void for_slices(const Lane& lane, F&& f);
+  void for_slices(Lane& lane, F&& f);
+  template <class F>
+  void for_rows(Lane& lane, F&& f);
   void steer(Work& work) const;
   void find_largest(int64_t index, Span segments, Scratch& scratch);
   void weigh(int64_t index, Span segments, Scratch& scratch);

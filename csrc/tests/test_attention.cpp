@@ -89,9 +89,8 @@ std::vector<float> step(const World& w, const std::vector<Part>& parts, int lane
   attention.prepare(plan);
   std::vector<float> out(q.size());
   ThreadPool pool(lanes);
-  Claims ahead, strips;
   pool.run([&](Lane& lane) {
-    attention.run(lane, {plan, w.pool, 0, w.model.shape, q.data(), width, out.data(), width, &ahead, &strips});
+    attention.run(lane, {plan, w.pool, 0, w.model.shape, q.data(), width, out.data(), width});
   });
   return out;
 }

@@ -82,37 +82,79 @@ TEST(pool_wakes_after_parking) {
   CHECK(sum == 10);
 }
 
-TEST(barrier_orders_writes_between_stages) {
+TEST(phases_order_writes) {
   for (int lanes : {2, 4}) {
     ThreadPool pool(lanes);
-    std::vector<int> cells(size_t(lanes), 0);
-    std::atomic<int> wrong{0};
-    pool.run([&](Lane& lane) {
-      for (int stage = 1; stage <= 300; stage++) {
-        cells[size_t(lane.index)] = stage;
-        lane.barrier();
-        for (int c : cells) wrong += c != stage;
-        lane.barrier();
-      }
-    });
-    CHECK(wrong == 0);
+    for (int64_t total : {1, 3, 64, 1000}) {
+      std::vector<int> cells(size_t(total), 0);
+      std::atomic<int> wrong{0};
+      pool.run([&](Lane& lane) {
+        for (int phase = 1; phase <= 300; phase++) {
+          lane.divide(total, 7, [&](Span part) {
+            for (int64_t i = part.begin; i < part.end; i++) cells[size_t(i)] += 1;
+          });
+          lane.divide(total, 3, [&](Span part) {
+            for (int64_t i = part.begin; i < part.end; i++) wrong += cells[size_t(total - 1 - i)] != phase;
+          });
+        }
+      });
+      CHECK(wrong == 0);
+      for (int c : cells) CHECK(c == 300);
+    }
   }
 }
 
-TEST(shares_and_claims_cover_everything_exactly_once) {
-  ThreadPool pool(3);
-  for (int64_t total : {0, 1, 2, 7, 64, 1001}) {
-    std::vector<std::atomic<int>> shared(size_t(total) + 1), claimed(size_t(total) + 1);
-    Claims claims;
+TEST(shares_and_phases_cover_everything_exactly_once) {
+  for (int64_t total : {0, 1, 2, 7, 64, 1001}) for (int lanes : {1, 3}) {
+    ThreadPool pool(lanes);
+    std::vector<std::atomic<int>> shared(size_t(total) + 1), taken(size_t(total) + 1);
+    std::atomic<int> too_long{0};
     pool.run([&](Lane& lane) {
       const Span mine = lane.share(total);
       for (int64_t i = mine.begin; i < mine.end; i++) shared[size_t(i)]++;
-      for (Span s; claims.take(total, 5, s);)
-        for (int64_t i = s.begin; i < s.end; i++) claimed[size_t(i)]++;
+      lane.divide(total, 5, [&](Span part) {
+        too_long += part.end - part.begin > 5;
+        for (int64_t i = part.begin; i < part.end; i++) taken[size_t(i)]++;
+      });
     });
-    for (int64_t i = 0; i < total; i++) CHECK(shared[size_t(i)] == 1 && claimed[size_t(i)] == 1);
-    CHECK(shared[size_t(total)] == 0 && claimed[size_t(total)] == 0);
+    for (int64_t i = 0; i < total; i++) CHECK(shared[size_t(i)] == 1 && taken[size_t(i)] == 1);
+    CHECK(too_long == 0 && shared[size_t(total)] == 0 && taken[size_t(total)] == 0);
   }
+}
+
+// A lane that is kept away does not hold up the others, and does nothing twice when it is back.
+TEST(phases_pass_without_a_lane_that_is_away) {
+  for (int away : {0, 1, 2}) {
+    ThreadPool pool(3);
+    std::atomic<int> done{0};
+    std::atomic<bool> back{false};
+    pool.run([&](Lane& lane) {
+      if (lane.index == away)
+        while (done < 3 * 40) std::this_thread::yield();
+      for (int phase = 0; phase < 40; phase++) lane.divide(3, 1, [&](Span) { done++; });
+      if (lane.index == away) back = true;
+      lane.divide(8, 1, [&](Span) { done++; });  // and all together again
+    });
+    CHECK(back && done == 3 * 40 + 8);
+  }
+}
+
+TEST(numbers_of_phases_begin_anew) {
+  SharedWork work(2);
+  Span part{0, 0};
+  const uint32_t late = (1u << 30) + 5;
+  CHECK(work.begin_region() == 0);
+  CHECK(work.take(late, 0, {0, 4}, 3, part) && part.begin == 0 && part.end == 3);
+  CHECK(!work.take(late - 1, 0, {0, 4}, 3, part));  // over for whoever comes late
+  CHECK(work.take(late, 0, {0, 4}, 3, part) && part.begin == 3 && part.end == 4);
+  CHECK(!work.take(late, 0, {0, 4}, 3, part));
+  work.finish(late, 3, 4);
+  CHECK(!work.over(late));
+  work.finish(late, 1, 4);
+  CHECK(work.over(late) && work.begin_region() == 0 && !work.over(1));
+  CHECK(work.take(1, 0, {2, 4}, 3, part) && part.begin == 2);  // the old words are gone
+  work.finish(1, 2, 2);
+  CHECK(work.over(1) && work.begin_region() == 1);
 }
 
 TEST(an_exception_in_a_lane_reaches_the_caller_and_the_pool_lives_on) {

@@ -56,8 +56,7 @@ std::vector<float> product(const Linear& linear, const Setup& s, int rows, int l
   ThreadPool pool(lanes);
   const int64_t stride = linear.columns() + pad;
   std::vector<float> out(size_t(rows * stride), 7.f);
-  Claims claims;
-  pool.run([&](Lane& lane) { linear.run(lane, claims, s.input.view(), rows, out.data(), stride); });
+  pool.run([&](Lane& lane) { linear.run(lane, s.input.view(), rows, out.data(), stride); });
   std::vector<float> tight;
   for (int r = 0; r < rows; r++) {
     for (int64_t i = linear.columns(); i < stride; i++) CHECK(out[size_t(r * stride + i)] == 7.f);  // nothing beyond the columns

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from sapwood.core.interruption import never_interrupt
 from sapwood.errors import Aborted, SapwoodError
 from sapwood.offline import Desk, raise_if_failed
 from sapwood.server.record import RequestRecord, Update
@@ -67,6 +68,7 @@ class Pump:
             self._thread.start()
 
     def _run(self) -> None:
+        never_interrupt()
         while True:
             with self._lock:
                 fresh, self._fresh = self._fresh, []

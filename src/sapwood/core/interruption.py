@@ -1,0 +1,20 @@
+"""Python's threads, kept from interrupting those that compute on the same cores.
+
+Compute lanes never pause while there is work, so whatever wakes up beside them takes a core in the middle of a product, and all
+lanes wait for the one that was interrupted. Threads of the batch class do not interrupt: they run when a lane offers its core,
+between two parts that other lanes can take over (`csrc/core/offer.h`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def never_interrupt() -> None:
+    """Put the calling thread, and the threads and processes that it starts, into the batch class; one that somebody has put
+    into another class stays there, and where there is no such class nothing happens."""
+    if not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return
+    with contextlib.suppress(PermissionError):  # forbidden here: only speed is lost
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
