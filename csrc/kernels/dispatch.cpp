@@ -4,6 +4,8 @@
 
 #if defined(SAPWOOD_BUILD_X86)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(SAPWOOD_BUILD_ARM64)
 #include <sys/auxv.h>
 #endif
@@ -16,7 +18,24 @@ namespace isa_portable { const KernelTable& table(); }
 namespace isa_avx2 { const KernelTable& table(); }
 namespace isa_avxvnni { const KernelTable& table(); }
 namespace isa_vnni { const KernelTable& table(); }
+namespace isa_amx { const KernelTable& table(); }
 namespace isa_neon { const KernelTable& table(); }
+
+namespace {
+
+#if defined(SAPWOOD_BUILD_AMX)
+// Whether the processor has a tile unit for bytes and the system lets this process use it.
+bool may_use_tiles() {
+  constexpr unsigned kTiles = 1u << 24, kBytes = 1u << 25, kStateSaved = 3u << 17;  // CPUID 7.0 EDX; XCR0
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;                         // arch_prctl: ARCH_REQ_XCOMP_PERM
+  unsigned eax = 0, ebx, ecx, edx = 0, state, state_high;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & (kTiles | kBytes)) != (kTiles | kBytes)) return false;
+  asm volatile("xgetbv" : "=a"(state), "=d"(state_high) : "c"(0));
+  return (state & kStateSaved) == kStateSaved && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
+}  // namespace
 
 const std::vector<const KernelTable*>& supported_kernels() {
   static const std::vector<const KernelTable*> tables = [] {
@@ -25,6 +44,9 @@ const std::vector<const KernelTable*>& supported_kernels() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 #if defined(SAPWOOD_BUILD_VNNI)
     const bool vnni = avx2 && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+#if defined(SAPWOOD_BUILD_AMX)
+    if (vnni && may_use_tiles()) found.push_back(&isa_amx::table());
+#endif
     if (vnni) found.push_back(&isa_vnni::table());
 #endif
 #if defined(SAPWOOD_BUILD_AVXVNNI)

@@ -17,6 +17,9 @@
 // every R and every split of K into chunks (between chunks the chain passes through memory unchanged).
 #include <utility>
 
+#if defined(SAPWOOD_ISA_AMX)
+#include "kernels/amx.h"
+#endif
 #include "kernels/linear_codes.h"
 #include "kernels/tables.h"
 #include "kernels/tiles.h"
@@ -51,9 +54,18 @@ SAPWOOD_INLINE int start_of(const DotStarts& starts, int half) {
   return kOffset == 8 ? starts.of8 : kOffset == 16 ? starts.of16 : starts.of32[half];
 }
 
+// What unpacked codes are less than those of the file. The tile unit multiplies signed bytes, so it gets codes less their offset.
+#if defined(SAPWOOD_ISA_AMX)
+template <class S>
+constexpr int kUnpackedLess = S::kHalves == 1 ? S::kOffset : 0;
+#else
+template <class S>
+constexpr int kUnpackedLess = 0;
+#endif
+
 template <class S, int... Ks>
 SAPWOOD_INLINE void unpack_codes(const Codes<S::kHigh>& codes, uint8_t* out, std::integer_sequence<int, Ks...>) {
-  (panel_store_int(out + Ks * 64, read_codes<S::kHigh, Ks>(codes)), ...);
+  (panel_store_int(out + Ks * 64, add_all8<-kUnpackedLess<S>>(read_codes<S::kHigh, Ks>(codes))), ...);
 }
 
 template <class S>
@@ -71,8 +83,9 @@ class PanelReader {
   // no panel starts with a stall.
   PanelReader(const Panel<S>* panel, const std::byte* next, int next_bytes) : panel_(panel), next_(next), next_bytes_(next_bytes) {}
   template <int K>
-  SAPWOOD_INLINE PI codes() const { return panel_load_int(panel_->codes + K * 64); }
-  SAPWOOD_INLINE PI codes(int step) const { return panel_load_int(panel_->codes + step * 64); }
+  SAPWOOD_INLINE PI codes() const { return codes(K); }
+  SAPWOOD_INLINE PI codes(int step) const { return add_all8<kUnpackedLess<S>>(panel_load_int(panel_->codes + step * 64)); }
+  SAPWOOD_INLINE const Panel<S>& panel() const { return *panel_; }
   SAPWOOD_INLINE PF scale(int half) const { return panel_load(panel_->scale[half]); }
   SAPWOOD_INLINE PF min() const {
     if constexpr (S::kMin) return panel_load(panel_->min);
@@ -169,10 +182,8 @@ struct Part {  // groups [first, first + count) of a matrix, and whether the act
   bool rest, last;
 };
 
-template <class S, int R, class Reader>
-SAPWOOD_NOINLINE void tile(Reader reader, const Part& part, Rows rows, float* out, int64_t stride) {
-  using Steps = std::make_integer_sequence<int, 8 / S::kHalves>;
-  PF acc[R];
+template <int R>
+SAPWOOD_INLINE void begin_rows(const Part& part, const Rows& rows, const float* out, int64_t stride, PF (&acc)[R]) {
   for (int r = 0; r < R; r++) {
     if (part.first == 0 && !part.rest) {
       acc[r] = panel_zero();
@@ -182,6 +193,18 @@ SAPWOOD_NOINLINE void tile(Reader reader, const Part& part, Rows rows, float* ou
       if (part.first == 0) acc[r] = mul(acc[r], panel_all(1.f / rows.unit[r]));
     }
   }
+}
+
+template <int R>
+SAPWOOD_INLINE void end_rows(const Part& part, const Rows& rows, const PF (&acc)[R], float* out, int64_t stride) {
+  for (int r = 0; r < R; r++) panel_store(out + r * stride, part.last ? mul(acc[r], panel_all(rows.unit[r])) : acc[r]);
+}
+
+template <class S, int R, class Reader>
+SAPWOOD_NOINLINE void tile(Reader reader, const Part& part, Rows rows, float* out, int64_t stride) {
+  using Steps = std::make_integer_sequence<int, 8 / S::kHalves>;
+  PF acc[R];
+  begin_rows(part, rows, out, stride, acc);
   uint64_t led = led_from<R>(rows, part.first);
   for (int64_t g = 0; g < part.count; g++, rows.groups++, led >>= 1) {
     if ((part.first + g) % kLedGroups == 0) led = led_from<R>(rows, part.first + g);
@@ -190,8 +213,51 @@ SAPWOOD_NOINLINE void tile(Reader reader, const Part& part, Rows rows, float* ou
     if constexpr (S::kHalves == 2) half_group<S, 1>(reader, rows, led & 1, acc, Steps());
     reader.advance();
   }
-  for (int r = 0; r < R; r++) panel_store(out + r * stride, part.last ? mul(acc[r], panel_all(rows.unit[r])) : acc[r]);
+  end_rows(part, rows, acc, out, stride);
 }
+
+#if defined(SAPWOOD_ISA_AMX)
+
+template <class S>
+SAPWOOD_INLINE void multiply(const Panel<S>& panel, const Rows& rows, TileSums& sums) {
+  TileUnit::multiply(rows.groups->codes, rows.stride * int64_t(sizeof(Group8)), reinterpret_cast<const int8_t*>(panel.codes), sums);
+}
+
+// What `half_group` does, with sums from the tile unit.
+template <class S>
+SAPWOOD_INLINE void fold(const TileSums& sums, const PanelReader<S>& reader, const Rows& rows, bool led, PF (&acc)[kTileRows]) {
+  const PF scale = reader.scale(0), min = reader.min();
+SAPWOOD_UNROLL(16)
+  for (int r = 0; r < kTileRows; r++) {
+    const Group8& group = rows.at(r);
+    if constexpr (S::kMin) acc[r] = fma(min, panel_all(group.sum), acc[r]);
+    acc[r] = fma(mul(to_float(panel_load_int(sums[r])), panel_all(group.factor.number)), scale, acc[r]);
+  }
+  asm volatile("" ::: "memory");  // factors are loaded again for leads: kept, they would take the registers of `acc`
+  if (led) add_leads<S, 0>(reader, rows, acc);
+}
+
+// `tile` for 16 rows. While the vector unit folds a group, the tile unit multiplies the next.
+template <class S>
+SAPWOOD_NOINLINE void unit_tile(PanelReader<S> reader, const Part& part, Rows rows, float* out, int64_t stride) {
+  PF acc[kTileRows];
+  begin_rows(part, rows, out, stride, acc);
+  alignas(64) TileSums sums[2];
+  multiply<S>(reader.panel(), rows, sums[0]);
+  uint64_t led = led_from<kTileRows>(rows, part.first);
+  for (int64_t g = 0; g < part.count; g++, led >>= 1) {
+    if ((part.first + g) % kLedGroups == 0) led = led_from<kTileRows>(rows, part.first + g);
+    reader.fetch_ahead();
+    const PanelReader<S> now = reader;
+    const Rows rows_now = rows;
+    reader.advance(), rows.groups++;
+    if (g + 1 < part.count) multiply<S>(reader.panel(), rows, sums[(g + 1) % 2]);
+    fold<S>(sums[g % 2], now, rows_now, led & 1, acc);
+  }
+  end_rows(part, rows, acc, out, stride);
+}
+
+#endif
 
 // All rows of one block over one panel, K in chunks that fit L1 after unpacking.
 template <class S>
@@ -203,11 +269,17 @@ void unpacked_panel(const LinearArgs& args, const Codes8& codes, bool rest, cons
     const int count = int(groups - g0 < kChunkGroups ? groups - g0 : kChunkGroups);
     for (int g = 0; g < count; g++) unpack<S>(blocks[(g0 + g) / S::kBlockGroups], int((g0 + g) % S::kBlockGroups), scratch[g]);
     const auto* next = reinterpret_cast<const std::byte*>(blocks) + (g0 + count) * group_bytes;
-    for_tiles<kHighestTile>(rows, [&](auto height, int row) {
+    const Part part{g0, count, rest, g0 + count == groups};
+    const auto run = [&](int row, auto&& tile) {
       const PanelReader<S> reader(scratch, row == 0 ? next : nullptr, group_bytes);
-      const Part part{g0, count, rest, g0 + count == groups};
-      tile<S, height.value>(reader, part, rows_at(args.input, codes, first_row + row, g0), to.out + row * to.stride, to.stride);
-    });
+      tile(reader, part, rows_at(args.input, codes, first_row + row, g0), to.out + row * to.stride, to.stride);
+    };
+    int first = 0;
+#if defined(SAPWOOD_ISA_AMX)
+    if constexpr (S::kHalves == 1)
+      for (; rows - first >= kTileRows; first += kTileRows) run(first, unit_tile<S>);
+#endif
+    for_tiles<kHighestTile>(rows - first, [&](auto height, int row) { run(first + row, tile<S, height.value, PanelReader<S>>); });
   }
 }
 
@@ -228,6 +300,9 @@ void linear(const LinearArgs& args) {
   int block_rows = row_block(kActivationBudget, args.input.groups * int64_t(sizeof(Group8)));
   if (block_rows > PanelOut::kMaxRows) block_rows = PanelOut::kMaxRows;
   alignas(64) static thread_local float spill[PanelOut::kMaxRows * kPanelColumns];
+#if defined(SAPWOOD_ISA_AMX)
+  const TileUnit unit;
+#endif
   for (int first = 0; first < args.rows; first += block_rows) {
     const int rows = args.rows - first < block_rows ? args.rows - first : block_rows;
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel++) {

@@ -37,9 +37,16 @@ SAPWOOD_INLINE void for_tiles(int rows, Run&& f) {
   for (; rows - row >= 1; row += 1) f(Height<1>(), row);
 }
 
-// Rows per pass over a panel, so that their activations stay in about `budget` bytes of L2; a multiple of 12, at least 48.
+// What tiles of all instruction sets divide into, or (the tile unit's) of this one.
+#if defined(SAPWOOD_ISA_AMX)
+constexpr int kRowMultiple = 16;
+#else
+constexpr int kRowMultiple = 12;
+#endif
+
+// Rows per pass over a panel, so that their activations stay in about `budget` bytes of L2; whole tiles, at least 48.
 SAPWOOD_INLINE int row_block(int64_t budget, int64_t row_bytes) {
-  const int64_t rows = budget / row_bytes / 12 * 12;
+  const int64_t rows = budget / row_bytes / kRowMultiple * kRowMultiple;
   return int(rows < 48 ? 48 : rows);
 }
 

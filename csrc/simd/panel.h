@@ -43,6 +43,11 @@ SAPWOOD_INLINE PB panel_broadcast4(const void* p) {
 SAPWOOD_INLINE PI and_all8(PI a, int mask) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask))); }
 SAPWOOD_INLINE PI bit_or(PI a, PI b) { return _mm512_or_si512(a, b); }
 template <int n>
+SAPWOOD_INLINE PI add_all8(PI a) {
+  if constexpr (n == 0) return a;
+  else return _mm512_add_epi8(a, _mm512_set1_epi8(n));
+}
+template <int n>
 SAPWOOD_INLINE PI shift16(PI a) {
   if constexpr (n > 0) return _mm512_slli_epi16(a, n);
   else if constexpr (n < 0) return _mm512_srli_epi16(a, -n);
@@ -100,6 +105,11 @@ SAPWOOD_INLINE PI panel_load_widened_s8(const int8_t* p) { return {load_widened_
 SAPWOOD_INLINE void panel_store_int(void* p, PI a) { store_int(p, a.half[0]), store_int(static_cast<std::byte*>(p) + 32, a.half[1]); }
 SAPWOOD_INLINE PB panel_broadcast4(const void* p) { return broadcast4(p); }
 SAPWOOD_INLINE PI and_all8(PI a, int mask) { return {bit_and(a.half[0], all8(mask)), bit_and(a.half[1], all8(mask))}; }
+template <int n>
+SAPWOOD_INLINE PI add_all8(PI a) {
+  static_assert(n == 0, "codes are signed for the tile unit alone");
+  return a;
+}
 SAPWOOD_INLINE PI bit_or(PI a, PI b) { return {bit_or(a.half[0], b.half[0]), bit_or(a.half[1], b.half[1])}; }
 template <int n>
 SAPWOOD_INLINE PI shift16(PI a) { return {shift16<n>(a.half[0]), shift16<n>(a.half[1])}; }

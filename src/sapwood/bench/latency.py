@@ -22,7 +22,6 @@ from sapwood.bench.prompts import draw_ids
 from sapwood.bench.show import grid, spread_cells
 from sapwood.config.sections import Config
 from sapwood.core.garbage import spare_the_living
-from sapwood.core.interruption import never_interrupt
 from sapwood.core.plan import Engine, StepPlan
 from sapwood.errors import ConfigError, EngineFailed
 from sapwood.messages.types import Submit, ToWorker, pack_ids
@@ -159,7 +158,6 @@ def measure_latency(config: Config, path: str, shape: Shape, repeats: int, repor
     """Load the model, measure, release it. Raises ConfigError for a batch that does not fit and for several ranks."""
     if config.engine.tp_size > 1:
         raise ConfigError("the latency bench drives one rank; leave --tp-size out", param="tp_size")
-    never_interrupt()  # as a server's processes do
     followers = Followers(config, path)
     built = build_worker(config.model, config.engine, config.scheduler, path, followers.group, report)
     worker = WorkerCore(built.scheduler, NumberedEngine(built.engine), config.scheduler.overlap, transfers=built.transfers)

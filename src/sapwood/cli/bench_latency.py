@@ -14,6 +14,7 @@ from sapwood.cli.bench import at_least_one
 from sapwood.cli.generation import llm_options
 from sapwood.config.options import LLM_GROUPS
 from sapwood.config.raw import Parser, add_options
+from sapwood.core.interruption import never_interrupt
 from sapwood.llm import configure
 from sapwood.observability.logging import configure_logging
 from sapwood.observability.progress import Bars
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the report."""
     at_least_one(args, "batch_size", "input_tokens", "output_tokens", "repeats")
     configure_logging("warning")
+    never_interrupt()  # as a server's processes do
     config = configure(None, llm_options(args, args.named_model))
     shape = Shape(args.batch_size, args.input_tokens, args.output_tokens, args.shared_tokens)
     with Bars() as bars:

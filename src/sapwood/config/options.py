@@ -92,7 +92,7 @@ OPTIONS: tuple[Option, ...] = (
            help="Ranks that share one model (tensor parallel)."),
     Option("cpu_threads", "engine", "int", None, check=within(1, 1024), automatic="the usable cores, shared among the ranks",
            help="Compute threads of each rank on a CPU."),
-    Option("cpu_isa", "engine", "str", "auto", values=same("auto", "portable", "avx2", "avxvnni", "vnni", "neon"),
+    Option("cpu_isa", "engine", "str", "auto", values=same("auto", "portable", "avx2", "avxvnni", "vnni", "amx", "neon"),
            help="Instruction set of the native kernels; `auto` is the best there is. All give the same bits."),
     Option("random_seed", "engine", "int", None, check=within(0, 2**63 - 1), automatic="drawn at start",
            help="Where the seeds of requests without one, and dummy weights, come from."),

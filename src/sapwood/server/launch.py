@@ -72,7 +72,7 @@ def serve(config: Config) -> int:
     model_path = options.model_path if options.is_null else str(catalog.resolve(options.model_path))
     read_keys(config.server)
     check_tls(config.server.tls)
-    if config.engine.device == "cpu" and config.engine.kernel_backend != "reference":
+    if config.engine.device == "cpu" and config.engine.kernel_backend != "reference" and not options.is_null:
         never_interrupt()
     with listening(config.server) as listener:
         return uvloop.run(_serve(config, model_path, listener))
