@@ -15,8 +15,9 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t old) {
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
 }
 
-// Compute threads are of the normal class whatever the thread that made them is (see `offer_core`).
+// Compute threads are of the normal class where the thread that made them waits for their offers (see `offer_core`).
 void be_normal() {
+  if (sched_getscheduler(0) != SCHED_BATCH) return;
   const sched_param none{};
   pthread_setschedparam(pthread_self(), SCHED_OTHER, &none);  // a refusal changes speed, not results
 }

@@ -14,7 +14,7 @@ from sapwood.cli.bench import at_least_one
 from sapwood.cli.generation import llm_options
 from sapwood.config.options import LLM_GROUPS
 from sapwood.config.raw import Parser, add_options
-from sapwood.core.interruption import never_interrupt
+from sapwood.core.interruption import interrupting_nobody
 from sapwood.llm import configure
 from sapwood.observability.logging import configure_logging
 from sapwood.observability.progress import Bars
@@ -39,10 +39,9 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the report."""
     at_least_one(args, "batch_size", "input_tokens", "output_tokens", "repeats")
     configure_logging("warning")
-    never_interrupt()  # as a server's processes do
     config = configure(None, llm_options(args, args.named_model))
     shape = Shape(args.batch_size, args.input_tokens, args.output_tokens, args.shared_tokens)
-    with Bars() as bars:
+    with interrupting_nobody(), Bars() as bars:  # as a server's processes do
         path = "null" if config.model.is_null else str(catalog.resolve(config.model.model_path, bars))
         report = measure_latency(config, path, shape, args.repeats, bars)
     emit(report, latency_tables(report), args.json)

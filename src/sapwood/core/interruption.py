@@ -7,14 +7,22 @@ between two parts that other lanes can take over (`csrc/core/offer.h`).
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 
-def never_interrupt() -> None:
-    """Put the calling thread, and the threads and processes that it starts, into the batch class; one that somebody has put
-    into another class stays there, and where there is no such class nothing happens."""
+@contextmanager
+def interrupting_nobody() -> Iterator[None]:
+    """Put the calling thread, and the threads and processes that it starts meanwhile, into the batch class; one that somebody has
+    put into another class stays there, and where there is no such class nothing happens."""
     if not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        yield
         return
-    with contextlib.suppress(PermissionError):  # forbidden here: only speed is lost
+    with suppress(PermissionError):  # forbidden here: only speed is lost
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

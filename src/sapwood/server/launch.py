@@ -24,7 +24,7 @@ from fastapi import FastAPI
 
 from sapwood.config.sections import Config, ModelOptions, ServerSection
 from sapwood.core.garbage import spare_the_living
-from sapwood.core.interruption import never_interrupt
+from sapwood.core.interruption import interrupting_nobody
 from sapwood.detokenizer.main import DetokenizerOrders
 from sapwood.errors import ConfigError, EngineFailed, SapwoodError
 from sapwood.grammar.api import GrammarOptions
@@ -72,9 +72,8 @@ def serve(config: Config) -> int:
     model_path = options.model_path if options.is_null else str(catalog.resolve(options.model_path))
     read_keys(config.server)
     check_tls(config.server.tls)
-    if config.engine.device == "cpu" and config.engine.kernel_backend != "reference" and not options.is_null:
-        never_interrupt()
-    with listening(config.server) as listener:
+    has_lanes = config.engine.device == "cpu" and config.engine.kernel_backend != "reference" and not options.is_null
+    with interrupting_nobody() if has_lanes else contextlib.nullcontext(), listening(config.server) as listener:
         return uvloop.run(_serve(config, model_path, listener))
 
 

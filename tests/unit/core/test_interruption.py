@@ -14,7 +14,7 @@ import pytest
 if not hasattr(os, "SCHED_BATCH"):
     pytest.skip("this system has no batch class", allow_module_level=True)
 
-from sapwood.core.interruption import never_interrupt
+from sapwood.core.interruption import interrupting_nobody
 
 POLICY = 38  # of the fields of /proc/*/stat behind the name
 T = TypeVar("T")
@@ -38,18 +38,18 @@ def classes() -> dict[str, int]:
 
 def test_the_thread_and_those_it_starts_are_of_the_batch_class() -> None:
     def ask() -> list[int]:
-        never_interrupt()
-        return [own_class(), in_a_thread(own_class)]
+        with interrupting_nobody():
+            inside = [own_class(), in_a_thread(own_class)]
+        return [*inside, own_class()]
 
-    assert in_a_thread(ask) == [os.SCHED_BATCH, os.SCHED_BATCH]
-    assert own_class() == os.SCHED_OTHER
+    assert in_a_thread(ask) == [os.SCHED_BATCH, os.SCHED_BATCH, os.SCHED_OTHER]
 
 
 def test_a_class_that_was_chosen_is_kept() -> None:
     def ask() -> int:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        never_interrupt()
-        return own_class()
+        with interrupting_nobody():
+            return own_class()
 
     assert in_a_thread(ask) == os.SCHED_IDLE
 
@@ -58,17 +58,17 @@ def test_compute_threads_are_of_the_normal_class() -> None:
     native = pytest.importorskip("sapwood.kernels.native._native", reason="the native module is not built; see csrc/README.md")
 
     def ask() -> list[int]:
-        never_interrupt()
-        before = classes()
-        pool = native.ThreadPool(3, pin=False)
-        stream = native.ComputeStream(pool)
-        started = [name for name in classes() if name not in before]
-        for _ in range(100):  # they set their class when they begin to run
-            found = [classes()[name] for name in started]
-            if set(found) == {os.SCHED_OTHER}:
-                break
-            time.sleep(0.05)
-        del stream, pool
+        with interrupting_nobody():
+            before = classes()
+            pool = native.ThreadPool(3, pin=False)
+            stream = native.ComputeStream(pool)
+            started = [name for name in classes() if name not in before]
+            for _ in range(100):  # they set their class when they begin to run
+                found = [classes()[name] for name in started]
+                if set(found) == {os.SCHED_OTHER}:
+                    break
+                time.sleep(0.05)
+            del stream, pool
         return found
 
     assert in_a_thread(ask) == [os.SCHED_OTHER] * 3  # two workers and the stream

@@ -82,7 +82,7 @@ def test_async_generation_whole_and_streamed(engine: Engine) -> None:
         chunks = [chunk async for chunk in cast(AsyncIterator[Any], await engine.async_generate("p0", GREEDY, stream=True))]
         assert chunks[-1]["text"] == cast(Any, whole[0])["text"] and len(chunks) > 4
         task = asyncio.create_task(engine.async_generate("p0", {**GREEDY, "max_new_tokens": 400}))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.002)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
