@@ -115,7 +115,8 @@ class Bench:
         return {"decode_step_s": (time.perf_counter() - began_s) / len(self._plans.decode)}
 
     def _loop(self) -> dict[str, float]:
-        """Requests through the scheduler. A decode step is the time between turns that brought a token for every request."""
+        """Requests through the scheduler. A decode step is the time between turns that brought a token for every request;
+        as many are counted as the other cases have, so that all see contexts of the same lengths."""
         began_s, moments = time.perf_counter(), list[float]()
         news = self._worker.step(self._submissions())
         waits, num_events, filled_s = set(range(self._shape.batch)), 0, 0.0
@@ -128,7 +129,7 @@ class Bench:
             waits -= {event.number % self._shape.batch for event in news.events}
             if not waits:
                 filled_s = filled_s or now_s
-                if len(news.events) == self._shape.batch:
+                if len(news.events) == self._shape.batch and len(moments) <= self._shape.output_tokens:
                     moments.append(now_s)
             news = self._worker.step([])
         if len(moments) < 2:
