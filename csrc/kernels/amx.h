@@ -19,7 +19,7 @@ namespace sapwood::SAPWOOD_ISA {
 constexpr int kTileRows = 16, kTileColumns = 16;
 using TileSums = int32_t[kTileRows][kTileColumns];
 
-// The unit is set up on this thread while one of these lives.
+// The unit is set up on this thread while one of these lives, which costs a tenth of a microsecond: not for rows that do not use it.
 class TileUnit {
  public:
   TileUnit() {

@@ -18,6 +18,8 @@
 #include <utility>
 
 #if defined(SAPWOOD_ISA_AMX)
+#include <optional>
+
 #include "kernels/amx.h"
 #endif
 #include "kernels/linear_codes.h"
@@ -301,7 +303,8 @@ void linear(const LinearArgs& args) {
   if (block_rows > PanelOut::kMaxRows) block_rows = PanelOut::kMaxRows;
   alignas(64) static thread_local float spill[PanelOut::kMaxRows * kPanelColumns];
 #if defined(SAPWOOD_ISA_AMX)
-  const TileUnit unit;
+  std::optional<TileUnit> unit;
+  if (S::kHalves == 1 && args.rows >= kTileRows) unit.emplace();
 #endif
   for (int first = 0; first < args.rows; first += block_rows) {
     const int rows = args.rows - first < block_rows ? args.rows - first : block_rows;

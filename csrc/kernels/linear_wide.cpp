@@ -8,6 +8,7 @@
 //
 // A group's sum is at most 128 * 4095 * 32 < 2^24: exact in fp32. Invariant: one chain over ascending groups per output.
 #if defined(SAPWOOD_ISA_AMX)
+#include <optional>
 #include <vector>
 
 #include "kernels/amx.h"
@@ -136,7 +137,8 @@ void linear(const LinearArgs& args) {
     int unit_rows = 0;
 #if defined(SAPWOOD_ISA_AMX)
     unit_rows = rows / kTileRows * kTileRows;
-    const TileUnit unit;
+    std::optional<TileUnit> unit;
+    if (unit_rows > 0) unit.emplace();
     const Digits digits(args.input, first, unit_rows);
 #endif
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel++) {
