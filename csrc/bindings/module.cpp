@@ -77,9 +77,7 @@ OutMatrix linear(ThreadPool& pool, std::vector<std::shared_ptr<Weight>> weights,
   nb::gil_scoped_release release;
   const Activations input(rows, product.k(), product.want());
   pool.run([&](Lane& lane) {
-    lane.divide(rows, lane.chunk(rows), [&](Span part) {
-      for (int64_t r = part.begin; r < part.end; r++) kernels().quantize(x.data() + r * product.k(), product.k(), input.row(r));
-    });
+    lane.each(rows, [&](int64_t r) { kernels().quantize(x.data() + r * product.k(), product.k(), input.row(r)); });
     product.run(lane, input.view(), int(rows), out.data(), product.columns());
   });
   return out;

@@ -28,13 +28,17 @@ class Lane {
   Lane alone() const { return {pool_, 0, 1, is_caller, 0}; }
   // The contiguous part of [0, total) that belongs to this lane; parts differ by at most one item.
   Span share(int64_t total) const { return share_of(index, total); }
-  // Items that are taken at a time where all take about as long.
-  int64_t chunk(int64_t total) const { return std::max<int64_t>(1, total / (8 * count)); }
-
   // Every lane calls it with the same total, below 2^31: f(Span) runs once for every part of [0, total), at most `chunk` items at a
   // time, on whichever lane takes it. Returns when all parts are done; what they wrote is seen by what follows.
   template <class F>
   void divide(int64_t total, int64_t chunk, F&& f);
+  // The same item by item, for items that take about as long: f(i) for every i, at least `least` of them in a row.
+  template <class F>
+  void each(int64_t total, F&& f, int64_t least = 1) {
+    divide(total, std::max(least, total / (8 * count)), [&](Span part) {
+      for (int64_t i = part.begin; i < part.end; i++) f(i);
+    });
+  }
 
   const int index, count;
   const bool is_caller;

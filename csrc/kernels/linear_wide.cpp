@@ -40,7 +40,7 @@ SAPWOOD_UNROLL(16)
     for (int k = 0; k < 16; k++) {
       const PI weights = panel_load_widened_s8(block->codes + k * 32);
 SAPWOOD_UNROLL(16)
-      for (int r = 0; r < R; r++) dots[r].add(k, weights, *reinterpret_cast<const int16_t(*)[2]>(codes + r * input.padded_k + 2 * k));
+      for (int r = 0; r < R; r++) dots[r].add(k, weights, panel_broadcast4(codes + r * input.padded_k + 2 * k));
     }
     const PF scale = panel_load_half(block->scale);
 SAPWOOD_UNROLL(16)

@@ -1,7 +1,5 @@
 #include "program/ops.h"
 
-#include <algorithm>
-
 namespace sapwood {
 namespace {
 
@@ -9,18 +7,10 @@ constexpr int64_t kLeastHeads = 4;  // fewer are done before another lane has ta
 
 const float* or_null(const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); }
 
-// Calls f(row) for every row, on whichever lane takes it.
-template <class F>
-void for_rows(Lane& lane, int64_t rows, F&& f) {
-  lane.divide(rows, lane.chunk(rows), [&](Span part) {
-    for (int64_t row = part.begin; row < part.end; row++) f(row);
-  });
-}
-
 }  // namespace
 
 void EmbedOp::run(Lane& lane, const StepContext& context) {
-  for_rows(lane, context.count(x->domain), [&](int64_t row) {
+  lane.each(context.count(x->domain), [&](int64_t row) {
     float* to = x->row(context.first(*x) + row);
     weight->read_row(context.rows.tokens[size_t(context.tokens.begin + row)], to);
     if (scale == 1.f) return;
@@ -30,7 +20,7 @@ void EmbedOp::run(Lane& lane, const StepContext& context) {
 
 void NormOp::run(Lane& lane, const StepContext& context) {
   const KernelTable& table = kernels();
-  for_rows(lane, context.count(out->domain), [&](int64_t i) {
+  lane.each(context.count(out->domain), [&](int64_t i) {
     const auto at = [&](const FloatBuffer& b) { return b.row(out->domain == b.domain ? context.first(b) + i : context.logit_rows[size_t(i)].row); };
     float* residual = at(*x);
     if (delta != nullptr && delta_norm.empty()) table.add_rows(residual, at(*delta), x->width);
@@ -44,7 +34,7 @@ void LinearOp::run(Lane& lane, const StepContext& context) {
 }
 
 void BiasOp::run(Lane& lane, const StepContext& context) {
-  for_rows(lane, context.count(x->domain), [&](int64_t row) { kernels().add_rows(x->row(context.first(*x) + row), bias.data(), x->width); });
+  lane.each(context.count(x->domain), [&](int64_t row) { kernels().add_rows(x->row(context.first(*x) + row), bias.data(), x->width); });
 }
 
 // Heads of a row: query heads, then one item per kv head, which prepares the key and stores key and value.
@@ -71,10 +61,8 @@ void HeadsOp::run_head(const StepContext& context, int64_t row, int head) const 
 
 void HeadsOp::run(Lane& lane, const StepContext& context) {
   const int heads = query_heads + context.pool.shape().kv_heads;
-  const int64_t items = context.count(Domain::kTokens) * heads;
-  lane.divide(items, std::max(kLeastHeads, lane.chunk(items)), [&](Span part) {
-    for (int64_t i = part.begin; i < part.end; i++) run_head(context, context.tokens.begin + i / heads, int(i % heads));
-  });
+  const auto run = [&](int64_t i) { run_head(context, context.tokens.begin + i / heads, int(i % heads)); };
+  lane.each(context.count(Domain::kTokens) * heads, run, kLeastHeads);
 }
 
 void AttentionOp::prepare(const StepContext&) { attention->prepare(*plan); }
@@ -85,7 +73,7 @@ void AttentionOp::run(Lane& lane, const StepContext& context) {
 
 void QuantiseOp::run(Lane& lane, const StepContext& context) {
   const KernelTable& table = kernels();
-  for_rows(lane, context.count(out->domain), [&](int64_t row) {
+  lane.each(context.count(out->domain), [&](int64_t row) {
     const float* from = x->row(context.first(*x) + row);
     const QuantizedRow to = out->row(context.first(*out) + row);
     if (!gated) table.quantize(from, out->k, to);
@@ -94,7 +82,7 @@ void QuantiseOp::run(Lane& lane, const StepContext& context) {
 }
 
 void SoftCapOp::run(Lane& lane, const StepContext& context) {
-  for_rows(lane, context.count(x->domain), [&](int64_t row) { kernels().soft_cap(x->row(context.first(*x) + row), x->width, cap); });
+  lane.each(context.count(x->domain), [&](int64_t row) { kernels().soft_cap(x->row(context.first(*x) + row), x->width, cap); });
 }
 
 void SampleOp::prepare(const StepContext& context) {

@@ -34,19 +34,9 @@ void Sampler::prepare(const LogitRow* rows, int64_t count, const float* logits, 
 template <class F>
 void Sampler::for_slices(Lane& lane, F&& f) {
   const int64_t slices = count_ < kRowsPerLane * lane.count ? kSlicesPerLane * lane.count : 1, segments = segments_.count();
-  lane.divide(count_ * slices, lane.chunk(count_ * slices), [&](Span part) {
-    for (int64_t i = part.begin; i < part.end; i++) {
-      const int64_t slice = i % slices;
-      f(i / slices, Span{segments * slice / slices, segments * (slice + 1) / slices});
-    }
-  });
-}
-
-// Calls f(row) for all rows, on whichever lane takes them.
-template <class F>
-void Sampler::for_rows(Lane& lane, F&& f) {
-  lane.divide(count_, lane.chunk(count_), [&](Span part) {
-    for (int64_t i = part.begin; i < part.end; i++) f(i);
+  lane.each(count_ * slices, [&](int64_t i) {
+    const int64_t slice = i % slices;
+    f(i / slices, Span{segments * slice / slices, segments * (slice + 1) / slices});
   });
 }
 
@@ -131,10 +121,10 @@ void Sampler::finish(int64_t index, Scratch& scratch) {
 
 void Sampler::run(Lane& lane) {
   Scratch& scratch = *scratch_[size_t(lane.index)];
-  if (steers_) for_rows(lane, [&](int64_t row) { steer(work_[size_t(row)]); });
+  if (steers_) lane.each(count_, [&](int64_t row) { steer(work_[size_t(row)]); });
   for_slices(lane, [&](int64_t row, Span segments) { find_largest(row, segments, scratch); });
   if (weighs_) for_slices(lane, [&](int64_t row, Span segments) { weigh(row, segments, scratch); });
-  for_rows(lane, [&](int64_t row) { finish(row, scratch); });
+  lane.each(count_, [&](int64_t row) { finish(row, scratch); });
 }
 
 }  // namespace sapwood

@@ -71,8 +71,6 @@ class Sampler {
 
   template <class F>
   void for_slices(Lane& lane, F&& f);
-  template <class F>
-  void for_rows(Lane& lane, F&& f);
   void steer(Work& work) const;
   void find_largest(int64_t index, Span segments, Scratch& scratch);
   void weigh(int64_t index, Span segments, Scratch& scratch);

@@ -71,9 +71,8 @@ struct PanelDot {  // Dot of simd.h, 16 columns
 };
 struct PanelDotWide {  // DotWide of simd.h, 16 columns
   PI total;
-  SAPWOOD_INLINE void add(int step, PI weights, const int16_t (&activations)[2]) {
-    if (step == 0) total = _mm512_setzero_si512();
-    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(total) : "v"(weights), "m"(activations));
+  SAPWOOD_INLINE void add(int step, PI weights, PB activations) {
+    total = _mm512_dpwssd_epi32(step == 0 ? _mm512_setzero_si512() : total, weights, activations);
   }
 };
 
@@ -138,9 +137,8 @@ struct PanelDot {
 struct PanelDotWide {
   PI total;
   DotWide half[2];
-  SAPWOOD_INLINE void add(int step, PI weights, const int16_t (&activations)[2]) {
-    const PB two = panel_broadcast4(activations);
-    for (int c = 0; c < 2; c++) half[c].add(step, weights.half[c], two), total.half[c] = half[c].total;
+  SAPWOOD_INLINE void add(int step, PI weights, PB activations) {
+    for (int c = 0; c < 2; c++) half[c].add(step, weights.half[c], activations), total.half[c] = half[c].total;
   }
 };
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from sapwood.core.interruption import interrupting_nobody
 from sapwood.errors import Aborted, SapwoodError
 from sapwood.offline import Desk, raise_if_failed
 from sapwood.server.record import RequestRecord, Update
@@ -68,10 +67,6 @@ class Pump:
             self._thread.start()
 
     def _run(self) -> None:
-        with interrupting_nobody():
-            self._turn_until_idle()
-
-    def _turn_until_idle(self) -> None:
         while True:
             with self._lock:
                 fresh, self._fresh = self._fresh, []
